@@ -69,6 +69,8 @@ c.ZipCollectApp.extractor_plugin = "autograder.nbgrader.Extractor"
 # lateness: by the collectors' record and each student's own due date, and not by a timestamp.txt among their files
 c.ExchangeFactory.collect = "autograder.nbgrader.Collect"
 c.ZipCollectApp.collector_plugin = "autograder.nbgrader.FileNames"
+# whose archives `nbgrader zip_collect` reads, by the roster: moodle, canvas or blackboard; the last one's clock, too
+# c.FileNames.system, c.FileNames.time_zone = "blackboard", "Europe/Berlin"
 c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".py"]  # of programs only those that a project asks for
 c.AssignLatePenalties.plugin_class = "autograder.nbgrader.Policy"
 # for instance 30 minutes free, then 10% for every day begun, but never more than 50%; by default nothing

@@ -38,6 +38,7 @@ app.add_typer(reports, name="report")
 app.add_typer(term_commands.roster, name="roster")
 app.command()(term_commands.extend)
 app.command()(term_commands.status)
+app.command()(term_commands.regrade)
 app.command()(similar)
 
 
@@ -354,11 +355,11 @@ def _warn_of_penalties(coursedir: CourseDirectory, assignments: Sequence[str]) -
 
 @app.command()
 def export(
-    format: Annotated[str, typer.Argument(help="The format: csv, canvas, moodle or gradescope.")],
+    format: Annotated[str, typer.Argument(help="The format: csv, canvas, moodle, blackboard or gradescope.")],
     assignment: Annotated[list[str] | None, typer.Option(help="Assignments to export; all by default.")] = None,
     to: Annotated[Path | None, typer.Option(help="The file to write; for gradescope a folder.")] = None,
     rename: Annotated[
-        list[str] | None, typer.Option(help="An assignment's name in Canvas or Moodle: 'lab01=Lab 1 (4711)'.")
+        list[str] | None, typer.Option(help="An assignment's name in the other system: 'lab01=Lab 1 (4711)'.")
     ] = None,
 ) -> None:
     """Write the gradebook's scores for another system; only where they are final."""

@@ -22,8 +22,11 @@ from pydantic import ValidationError
 from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
+from autograder.course import coursedir_of
 from autograder.feedback import check_results
 from autograder.judging.report import RECORD, CheckResult, Outcome, Report, format_points
+from autograder.submissions.regrade_requests import requests
+from autograder.tables.teams import teams
 from worldsize.pages import OfflineHTMLExporter
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -32,7 +35,7 @@ _HEADING = re.compile(r"<(/?)h([1-6])\b")
 
 
 class Grades(GetGrades):
-    """nbgrader's own reader of grades, which also records which points are by hand, and which are still to come.
+    """nbgrader's own reader of grades, which also records whose points they are, what is by hand, and what is to come.
 
     Points that were given for an earlier answer do not count until somebody has read the new one.
     """
@@ -42,6 +45,10 @@ class Grades(GetGrades):
         nb, resources = super().preprocess(nb, resources)
         names = resources["nbgrader"]
         names["score"] = max(0, names["score"] - self._outdated_points)
+        coursedir, assignment = coursedir_of(self), names["assignment"]
+        names["team"] = teams(Path(coursedir.root), assignment).get(names["student"], ())
+        members = names["team"] or (names["student"],)
+        names["requests"] = [one for member in members for one in requests(coursedir, assignment, member)]
         return nb, resources
 
     def _get_score(self, cell: NotebookNode, resources: Any) -> None:
@@ -113,6 +120,10 @@ class Summary:
             report = None
         graded = [cell for cell in notebook.cells if is_grade(cell) or is_task(cell)]
         return cls([Graded.of(cell, report) for cell in graded], report, str(malformed or ""))
+
+    def has(self, name: str) -> bool:
+        """True where the page has the points of a cell of this name."""
+        return not self.malformed and any(cell.id == name for cell in self.cells)
 
     def of_cell(self, cell: NotebookNode) -> Graded | None:
         """What is behind the points of a cell; None for a cell without points."""

@@ -6,6 +6,7 @@ it, so that its formgrader and its own commands say the same. An extension that 
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.course import coursedir_of
-from autograder.tables.extensions import Extensions, note_extension, read_extensions
+from autograder.tables.extensions import Extensions, note_extension
+from autograder.tables.teams import granted, teams
 
 
 class AssignLatePenalties(preprocessors.AssignLatePenalties):
@@ -24,23 +26,23 @@ class AssignLatePenalties(preprocessors.AssignLatePenalties):
 
     def preprocess(self, nb: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
         names = resources["nbgrader"]
-        granted = read_extensions(Path(coursedir_of(self).root))
+        extensions = granted(Path(coursedir_of(self).root))
         with Gradebook(names["db_url"]) as gradebook:
-            keep_extension(gradebook.find_submission(names["assignment"], names["student"]), granted)
+            keep_extension(gradebook.find_submission(names["assignment"], names["student"]), extensions)
             gradebook.db.commit()
         return super().preprocess(nb, resources)
 
 
-def extension_of(submission: Any, granted: Extensions) -> timedelta | None:
+def extension_of(submission: Any, extensions: Extensions) -> timedelta | None:
     """A submission's extension: the record's or, where that is silent, nbgrader's."""
-    return granted.get((submission.assignment.name, submission.student.id), submission.extension) or None
+    return extensions.get((submission.assignment.name, submission.student.id), submission.extension) or None
 
 
-def keep_extension(submission: Any, granted: Extensions) -> None:
+def keep_extension(submission: Any, extensions: Extensions) -> None:
     """Let nbgrader's copy of an extension follow the record; to be committed by the caller."""
     # nbgrader cannot add an extension to a due date that is not there
     has_date = submission.assignment.duedate is not None
-    submission.extension = extension_of(submission, granted) if has_date else None
+    submission.extension = extension_of(submission, extensions) if has_date else None
 
 
 def due_date(assignment: Any, extension: timedelta | None) -> datetime | None:
@@ -57,19 +59,22 @@ def extend(coursedir: CourseDirectory, student: str, assignment: str, days: floa
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         known: Any = _known(gradebook, student, assignment)
         note_extension(Path(coursedir.root), assignment, student, days)
-        try:
-            keep_extension(gradebook.find_submission(assignment, student), read_extensions(Path(coursedir.root)))
-            gradebook.db.commit()
-        except MissingEntry:
-            pass  # nothing is graded yet
+        team = teams(Path(coursedir.root), assignment).get(student, (student,))
+        extensions = granted(Path(coursedir.root))
+        for member in team:
+            with contextlib.suppress(MissingEntry):  # nothing is graded yet
+                keep_extension(gradebook.find_submission(assignment, member), extensions)
+        gradebook.db.commit()
+        days = extensions[assignment, student] / timedelta(days=1)  # another member may have more
         due = due_date(known, timedelta(days=days))
+    who = " and ".join([", ".join(team[:-1]), team[-1]]) + ", as a team," if len(team) > 1 else student
     if due is None:
         return (
-            f"{assignment} has no due date yet. Once it has one, {student} has {days:g} days more: "
+            f"{assignment} has no due date yet. Once it has one, {who} has {days:g} days more: "
             f'`nbgrader db assignment add {assignment} --duedate="2026-11-30 23:59:00 UTC"` sets it.'
         )
     more = f"{days:g} days after the class" if days else "like the class"
-    return f"{student} may hand in {assignment} until {due:%Y-%m-%d %H:%M} UTC, {more}."
+    return f"{who} may hand in {assignment} until {due:%Y-%m-%d %H:%M} UTC, {more}."
 
 
 def _known(gradebook: Gradebook, student: str, assignment: str) -> Any:

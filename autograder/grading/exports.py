@@ -1,4 +1,4 @@
-"""Grades for other systems, from nbgrader's gradebook: a table, Canvas, Moodle, Gradescope.
+"""Grades for other systems, from nbgrader's gradebook: a table, Canvas, Moodle, Blackboard, Gradescope.
 
 Scores are nbgrader's: manual points replace automatic ones, extra credit is added, the late penalty is
 subtracted. A number is given only where it is final: never for a submission on which the grader broke, nor for one that
@@ -7,7 +7,8 @@ due.
 
 Sources, all read in November 2026: Canvas, `lib/gradebook_importer.rb` of instructure/canvas-lms (columns, and which of
 them identify a student; a blank cell is no grade); Moodle, `grade/import/csv/classes/load_data.php` of moodle/moodle (a
-blank cell is no grade; anything else that is not a number ends the import); Gradescope,
+blank cell is no grade; anything else that is not a number ends the import); Blackboard Learn, "Upload or Download Grade
+Center Items for Working Offline" (the user name and the column's number identify; every cell in quotes); Gradescope,
 gradescope-autograders.readthedocs.io/en/latest/specs (results.json).
 """
 
@@ -33,8 +34,10 @@ from pydantic import BaseModel, ConfigDict
 from autograder.files import neutral
 from autograder.grading import audit_log, penalties
 from autograder.grading.due_dates import due_date, extension_of
-from autograder.tables.extensions import Extensions, read_extensions
+from autograder.submissions.team_work import counting
+from autograder.tables.extensions import Extensions
 from autograder.tables.roster import class_roster
+from autograder.tables.teams import granted
 
 
 class Standing(StrEnum):
@@ -80,6 +83,7 @@ class Row:
     cells: list[Points] = field(default_factory=list)
     section: str = ""
     extension: timedelta | None = None
+    author: str = ""  # whose work counts, where it is another's of the team
 
     @property
     def score(self) -> float | None:
@@ -119,15 +123,17 @@ def rows(
         )
     last = {key[:2]: entry for key, entry in audit_log.latest(list(entries)).items()}
     sections = {one.id: one.section for one in class_roster(Path(coursedir.root))}
-    granted = read_extensions(Path(coursedir.root))
+    extensions = granted(Path(coursedir.root))
     found: list[Row] = []
     people: list[Any] = list(gradebook.students)
     for assignment in every:
         if not assignments or assignment.name in assignments:
-            found += [
-                _row(coursedir, gradebook, assignment, student, last.get((assignment.name, student.id)), granted)
-                for student in people
-            ]
+            of_team = counting(coursedir, assignment.name)
+            for student in people:
+                author = of_team.get(student.id, student.id)
+                entry = last.get((assignment.name, author))
+                row = _row(coursedir, gradebook, assignment, student, author, entry, extensions)
+                found.append(replace(row, author=author if author != student.id else ""))
             found += _rows_of_strangers(coursedir, gradebook, assignment)
     wanted = [row for row in found if not students or row.student in students]
     return [replace(row, section=sections.get(row.student, "")) for row in wanted]
@@ -149,14 +155,16 @@ def _row(
     gradebook: Gradebook,
     assignment: Any,
     student: Any,
+    author: str,
     last: audit_log.Entry | None,
-    granted: Extensions,
+    extensions: Extensions,
 ) -> Row:
+    """A student's row, by the work of its author: the student, or another of the team."""
     try:
-        submission: Any = gradebook.find_submission(assignment.name, student.id)
-        extension = extension_of(submission, granted)
+        submission: Any = gradebook.find_submission(assignment.name, author)
+        extension = extension_of(submission, extensions)
     except MissingEntry:
-        submission, extension = None, granted.get((assignment.name, student.id))
+        submission, extension = None, extensions.get((assignment.name, student.id))
     due = due_date(assignment, extension)
     about = {
         "assignment": assignment.name,
@@ -170,7 +178,7 @@ def _row(
         "extension": extension,
     }
     if submission is None:
-        return Row(**about, standing=_standing_of_absent(coursedir, assignment, student.id, due))
+        return Row(**about, standing=_standing_of_absent(coursedir, assignment, author, due))
     return Row(
         **about,
         standing=_standing(coursedir, submission, last),
@@ -279,6 +287,22 @@ def write_moodle(rows: Iterable[Row], to: Path, names: Mapping[str, str] | None 
     _write_csv(to, [[*header, *((names or {}).get(name, name) for name in table.max_scores)], *lines])
 
 
+def write_blackboard(rows: Iterable[Row], to: Path, names: Mapping[str, str] | None = None) -> None:
+    """Write a CSV for Blackboard's Grade Center, Work Offline, Upload: a line per student, a column per assignment.
+
+    A student is found by `Username` (nbgrader's id), an assignment by the number at the end of its column's name, which
+    `names` gives as Blackboard writes it: `{"lab01": "Lab 1 [Total Pts: 25 Score] |4711"}`. Without one Blackboard
+    makes a column of text. Only final scores of submissions are given.
+    """
+    table = _by_student(rows)
+    header = ["Last Name", "First Name", "Username", "Student ID"]
+    lines = [
+        [one.last_name, one.first_name, one.student, one.lms_user_id] + [scores.get(name) for name in table.max_scores]
+        for one, scores in table.students
+    ]
+    _write_csv(to, [[*header, *((names or {}).get(name, name) for name in table.max_scores)], *lines], csv.QUOTE_ALL)
+
+
 def write_gradescope(rows: Iterable[Row], to: Path, entries: Sequence[audit_log.Entry] = ()) -> None:
     """Write `ASSIGNMENT/STUDENT/results.json` below a folder, for every submission whose score is final.
 
@@ -310,6 +334,7 @@ FORMATS: dict[str, Callable[..., None]] = {
     "csv": write_table,
     "canvas": write_canvas,
     "moodle": write_moodle,
+    "blackboard": write_blackboard,
     "gradescope": write_gradescope,
 }
 
@@ -381,7 +406,7 @@ def _folder(name: str) -> str:
     return quote(name, safe=" @+,") if name.strip(".") else name.replace(".", "%2E")
 
 
-def _write_csv(to: Path, lines: Iterable[Sequence[object]]) -> None:
+def _write_csv(to: Path, lines: Iterable[Sequence[object]], quoting: int = csv.QUOTE_MINIMAL) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     with open(to, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([map(neutral, line) for line in lines])
+        csv.writer(file, quoting=quoting).writerows([map(neutral, line) for line in lines])

@@ -20,6 +20,9 @@ from nbgrader.coursedir import CourseDirectory
 from autograder.course import CONFIG_FILE, notebook_of
 from autograder.files import file_sha256, write_whole
 from autograder.grading import audit_log
+from autograder.submissions.regrade_requests import requests
+from autograder.submissions.team_work import counting
+from autograder.tables.teams import teams
 
 RECORDS = Path("build", "feedback")  # below the course's folder
 
@@ -41,12 +44,18 @@ def renew(coursedir: CourseDirectory, assignment: str, students: Sequence[str] =
     """
     graded = _students(coursedir, coursedir.autograded_directory, assignment)
     paged = _students(coursedir, coursedir.feedback_directory, assignment)
-    known = graded | paged
+    authors = {one: author for one, author in counting(coursedir, assignment).items() if author in graded}
+    known = graded | paged | authors.keys()
     if missing := sorted({*students} - known):
         raise ValueError(f"{', '.join(missing)} has no graded {assignment}: grade it first.")
     if not graded:  # rather than remove every page, as where autograded/ lies on another machine
         raise ValueError(f"No submission of {assignment} is graded yet: run `autograder grade {assignment}` first.")
-    return ((one, _renewed(coursedir, assignment, one, one in graded)) for one in sorted({*students} or known))
+    return (
+        (one, _copied(coursedir, assignment, one, authors[one]))
+        if one in authors
+        else (one, _renewed(coursedir, assignment, one, one in graded))
+        for one in sorted({*students} or known)
+    )
 
 
 def graded_otherwise(coursedir: CourseDirectory, assignment: str) -> dict[str, list[str]]:
@@ -77,6 +86,21 @@ def _renewed(coursedir: CourseDirectory, assignment: str, student: str, is_grade
     return Page.WRITTEN
 
 
+def _copied(coursedir: CourseDirectory, assignment: str, student: str, author: str) -> Page:
+    """What became of a student's page that is a copy of another's, once both are up to date."""
+    if _renewed(coursedir, assignment, author, is_graded=True) is Page.FAILED:
+        return Page.FAILED
+    source, copy = (
+        Path(coursedir.format_path(coursedir.feedback_directory, one, assignment)) for one in (author, student)
+    )
+    name = f"{notebook_of(assignment)}.html"
+    if file_sha256(source / name) == file_sha256(copy / name):
+        return Page.UNCHANGED
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(source, copy)
+    return Page.WRITTEN
+
+
 def _students(coursedir: CourseDirectory, directory: str, assignment: str) -> set[str]:
     """Everybody with a folder of the assignment there."""
     folders = glob.glob(coursedir.format_path(directory, "*", glob.escape(assignment)))
@@ -93,7 +117,9 @@ def _fingerprint(coursedir: CourseDirectory, assignment: str, student: str) -> s
     graded = Path(coursedir.format_path(coursedir.autograded_directory, student, assignment))
     files = {str(path.relative_to(graded)): file_sha256(path) for path in sorted(graded.rglob("*"))}
     settings = file_sha256(Path(coursedir.root, CONFIG_FILE))
-    marks = _marks(coursedir, assignment, student)
+    team = teams(Path(coursedir.root), assignment).get(student, (student,))
+    asked = [[member, one.id, one.answer] for member in team for one in requests(coursedir, assignment, member)]
+    marks = [*_marks(coursedir, assignment, student), team, *asked]
     return hashlib.sha256(json.dumps([files, marks, settings, audit_log.engine_sha256()]).encode()).hexdigest()
 
 

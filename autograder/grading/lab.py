@@ -31,6 +31,7 @@ from autograder.submissions.malformed import Malformed
 from autograder.submissions.student_code import StudentCode, given_imports, student_code
 from autograder.submissions.submitted_notebook import read_submission
 from autograder.submissions.submitted_programs import submitted
+from autograder.submissions.team_work import counting
 
 _USUAL = Limits(call_s=15, total_s=120, allow_untrusted=False)
 KEPT = Path("build", "judged")  # below the course's folder
@@ -103,13 +104,15 @@ class Lab:
         return handed_in(self._folder(self.coursedir.submitted_directory, student), notebook_of(self.name))
 
     def named(self, students: Sequence[str]) -> list[str]:
-        """These students, or everybody who handed something in.
+        """These students, or everybody who handed something in; for members of a team the one whose work counts.
 
         Raises:
             ValueError: there is no such lab, or no submission of one of them.
         """
         self.refuse_missing()
         known, refused = class_folders(self.coursedir, self.name)
+        others = counting(self.coursedir, self.name)
+        students = [others.get(student, student) for student in students]
         if missing := sorted(set(students) - {*known, *refused}):
             raise ValueError(
                 f"There is no submission of {self.name} from {', '.join(map(shown, missing))}. "

@@ -19,7 +19,7 @@ from nbgrader.preprocessors import AssignLatePenalties
 from autograder.course import settings_of
 from autograder.grading.due_dates import due_date, extension_of, keep_extension
 from autograder.submissions.lateness import COLLECTED, collected, submitted_at
-from autograder.tables.extensions import read_extensions
+from autograder.tables.teams import granted
 
 _SAME = 1e-9  # points
 
@@ -47,13 +47,13 @@ def renew(coursedir: CourseDirectory, assignment: str, student: str | None = Non
     Raises:
         ValueError: the gradebook has no such assignment, or a record of times or extensions cannot be read.
     """
-    granted = read_extensions(Path(coursedir.root))
+    extensions = granted(Path(coursedir.root))
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         found = []
         for submission, penalty, of_notebooks in _computed(coursedir, gradebook, assignment):
             if student not in (None, penalty.student):
                 continue
-            keep_extension(submission, granted)
+            keep_extension(submission, extensions)
             submission.timestamp = _time_of(coursedir, submission)
             for notebook, points in of_notebooks:
                 notebook.late_submission_penalty = points
@@ -103,9 +103,9 @@ def _computed(
         raise ValueError(f"The gradebook holds no assignment {assignment}.") from None
     step: Any = AssignLatePenalties(config=settings_of(coursedir))
     step.init_plugin()
-    granted = read_extensions(Path(coursedir.root))
+    extensions = granted(Path(coursedir.root))
     for submission in submissions:
-        due = due_date(submission.assignment, extension_of(submission, granted))
+        due = due_date(submission.assignment, extension_of(submission, extensions))
         late = _lateness(_time_of(coursedir, submission), due)
         of_notebooks = [
             (notebook, _points(step.plugin_inst, submission.student.id, notebook.score, late))

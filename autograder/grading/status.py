@@ -17,6 +17,9 @@ from nbgrader.coursedir import CourseDirectory
 from autograder.files import write_whole
 from autograder.grading import audit_log, exports
 from autograder.grading.exports import Row, Standing
+from autograder.submissions import regrade_requests
+from autograder.submissions.lateness import COLLECTED
+from autograder.submissions.team_work import handed_in_by
 from autograder.tables.extensions import read_extensions
 from autograder.tables.roster import class_roster
 
@@ -67,6 +70,7 @@ _TO_DO = {
     State.WAITING: ("to be graded", "`autograder grade {}`"),
     State.BY_HAND: ("answers to be read", "in the Formgrader"),
     State.DAMAGED: ("damaged files", "ask for them again, or leave 0 points"),
+    State.MISSING: ("not handed in", "0 points in `autograder export csv`, `autograder extend` gives more time"),
 }
 
 
@@ -76,6 +80,7 @@ class Work:
 
     row: Row
     state: State
+    num_regrades: int = 0  # requests without an answer
 
     @property
     def num_answers_to_read(self) -> int:
@@ -90,7 +95,9 @@ class Work:
     def remarks(self) -> str:
         """What else there is to know: answers to read, a penalty, an extension."""
         said = [f"{self.num_answers_to_read} answers to read"] if self.num_answers_to_read > 1 else []
+        said += [f"handed in by {self.row.author}"] if self.row.author else []
         said += [f"late, {self.row.penalty:g} points taken"] if self.row.penalty else []
+        said += ["asks for a regrade"] if self.num_regrades else []
         said += [f"extended to {self.row.due[:16]} UTC"] if self.row.extension and self.row.due else []
         return "; ".join(said)
 
@@ -125,10 +132,9 @@ class Assignment:
         said = []
         for state, (words, advice) in _TO_DO.items():
             if names := [work.row.student for work in self.works if work.state is state]:
-                more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-                said.append(
-                    f"{self.name}, {words}: {', '.join(names[:_MOST_NAMES])}{more}; {advice.format(self.name)}."
-                )
+                said.append(f"{self.name}, {words}: {_listed(names)}; {advice.format(self.name)}.")
+        if names := [work.row.student for work in self.works if work.num_regrades]:
+            said.append(f"{self.name}, regrade requests: {_listed(names)}; `autograder regrade {self.name}`.")
         return said
 
     @property
@@ -146,6 +152,7 @@ class Assignment:
             "damaged": str(self.count(State.DAMAGED)),
             "late": str(self.num_late),
             "missing": str(self.count(State.MISSING)),
+            "regrades": str(sum(work.num_regrades for work in self.works)),
         }
 
 
@@ -183,9 +190,20 @@ def read(coursedir: CourseDirectory, assignments: Sequence[str] = ()) -> Status:
         rows = exports.rows(coursedir, gradebook, entries, assignments)
         dues = {str(one.name): str(one.duedate or "") for one in gradebook.assignments}
     names = list(dict.fromkeys(row.assignment for row in rows)) or [*assignments]
-    works = [Work(row, _state(row, (row.assignment, row.student) in damaged)) for row in rows]
+    works = [_work(coursedir, row, (row.assignment, row.student) in damaged) for row in rows]
     found = [Assignment(name, dues[name], [work for work in works if work.row.assignment == name]) for name in names]
-    return Status(found, _remarks(root, rows))
+    return Status(found, [*_remarks(root, rows), *(one for name in names for one in _handed_in_twice(coursedir, name))])
+
+
+def _work(coursedir: CourseDirectory, row: Row, is_damaged: bool) -> Work:
+    asked = regrade_requests.requests(coursedir, row.assignment, row.student)
+    return Work(row, _state(row, is_damaged), sum(not one.answer for one in asked))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The names, of a long list the first."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
 def _state(row: Row, is_damaged: bool) -> State:
@@ -201,6 +219,17 @@ def _remarks(root: Path, rows: Sequence[Row]) -> list[str]:
     said = [f"extensions.csv names students whom the gradebook does not know: {', '.join(unknown)}."] if unknown else []
     strangers = sorted(students - listed) if listed else []
     return said + ([f"Not on the roster: {', '.join(strangers)}."] if strangers else [])
+
+
+def _handed_in_twice(coursedir: CourseDirectory, assignment: str) -> list[str]:
+    """A sentence for each team of which several members handed in."""
+    teams = handed_in_by(coursedir, assignment).values()
+    return [
+        f"{assignment}, handed in by several of one team: {', '.join(handed)}; {handed[0]}'s counts, as the last by "
+        f"{COLLECTED}, or without times there as the first on the roster."
+        for handed in teams
+        if len(handed) > 1
+    ]
 
 
 def write_page(status: Status, to: Path) -> None:

@@ -1,4 +1,4 @@
-"""Commands for a class through a term: who is in it, who may hand in later, and how all of them stand."""
+"""Commands for a class through a term: who is in it, who may hand in later, how all stand, and what they ask again."""
 
 from __future__ import annotations
 
@@ -56,13 +56,15 @@ def extend(
     """
     from autograder.course import find_root, open_course
     from autograder.grading import due_dates, penalties
+    from autograder.submissions.team_work import counting
 
     with exit_on_value_error():
         if none == bool(days or hours):
             raise ValueError("Say for how long, with --days or --hours, or take an extension back with --none.")
         coursedir = open_course(find_root(Path.cwd()))
         sentence = due_dates.extend(coursedir, student, assignment, days + hours / 24)
-        changed = penalties.renew(coursedir, assignment, student)
+        author = counting(coursedir, assignment).get(student, student)
+        changed = penalties.renew(coursedir, assignment, author)
     console.print(sentence, markup=False, soft_wrap=True)
     for one in changed:
         if one.is_outdated:
@@ -93,10 +95,42 @@ def status(
 
 
 def _of_assignments(assignments: Sequence[Assignment]) -> Table:
-    table = Table("assignment", *assignments[0].figures, box=SIMPLE)
+    """The figures in a table, without columns in which every figure is 0, so that it fits in a terminal."""
+    figures = [one.figures for one in assignments]
+    names = [name for name in figures[0] if any(one[name] not in ("", "0") for one in figures)]
+    table = Table("assignment", *names, box=SIMPLE)
     for one in assignments:
-        table.add_row(escape(one.name), *one.figures.values())
+        table.add_row(escape(one.name), *(one.figures[name] for name in names))
     return table
+
+
+def regrade(
+    assignment: Annotated[str, typer.Argument(help="The assignment, such as lab03.")],
+    student: Annotated[str | None, typer.Argument(help="Whose request to answer; without it, all are listed.")] = None,
+    cell: Annotated[str, typer.Argument(help="The cell that the request names.")] = "",
+    answer: Annotated[str, typer.Option(help="Your answer, which the feedback shows.")] = "",
+    points: Annotated[float | None, typer.Option(help="The cell's points from now on, given by hand.")] = None,
+) -> None:
+    """List what students ask to be graded again, in `regrade.md` beside their notebooks, or answer one of them."""
+    from autograder.course import find_root, open_course
+    from autograder.grading import regrades
+
+    with exit_on_value_error():
+        coursedir = open_course(find_root(Path.cwd()))
+        if student is not None:
+            sentence = regrades.answer(coursedir, assignment, student, cell, answer, points)
+            console.print(sentence, markup=False, soft_wrap=True)
+            console.print(f"`autograder feedback {assignment}` shows it to the student.", markup=False, soft_wrap=True)
+            return
+        found = regrades.of_class(coursedir, assignment)
+        worth = {one.student: regrades.points_of(coursedir, assignment, one.student) for one in found}
+    for one in found:
+        of_cell = worth[one.student].get(one.cell, "no graded cell has this name" if one.cell else "all of it")
+        state = f"answered: {one.answer}" if one.answer else "open"
+        lines = [f"{one.student}, {one.cell or 'no cell named'} ({of_cell}), {state}", *one.why.split("\n")]
+        console.print("\n    ".join(lines), markup=False, soft_wrap=True)
+    num_open = sum(not one.answer for one in found)
+    console.print(f"{len(found)} requests, {num_open} open.", markup=False)
 
 
 def _of_students(students: Sequence[tuple[Row, Sequence[Work | None]]]) -> Table:

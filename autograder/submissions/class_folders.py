@@ -12,6 +12,7 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.course import notebook_of
 from autograder.files import shown
+from autograder.submissions.team_work import counting
 
 _GLOB = "*?["
 _RENAME = "rename the folder"
@@ -25,14 +26,16 @@ class ClassFolders(NamedTuple):
 
 
 def class_folders(coursedir: CourseDirectory, assignment: str) -> ClassFolders:
-    """Every folder that holds one of this assignment, by its name."""
+    """Every folder that holds one of this assignment, by its name; of a team only the one that counts."""
     submitted = Path(coursedir.format_path(coursedir.submitted_directory, ".", assignment)).parent
     names = sorted(os.listdir(submitted)) if submitted.is_dir() else []
     found = [name for name in names if (submitted / name / assignment).is_dir()]
     reasons = {name: _refusal(submitted / name, assignment) for name in found}
     reasons |= {name: _misplaced(submitted / name, assignment) for name in names if name not in reasons}
+    others = counting(coursedir, assignment)
     return ClassFolders(
-        [name for name in found if not reasons[name]], {name: reason for name, reason in reasons.items() if reason}
+        [name for name in found if not reasons[name] and name not in others],
+        {name: reason for name, reason in reasons.items() if reason},
     )
 
 

@@ -18,15 +18,20 @@ import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange.default import ExchangeCollect
 from nbgrader.plugins import FileNameCollectorPlugin, LateSubmissionPlugin
 from nbgrader.utils import parse_utc
-from traitlets import Bool, Dict, Float
+from traitlets import Bool, Dict, Enum, Float, Set, Unicode
 
-from autograder.course import beside, settings_of
+from autograder.course import beside, handed_in, notebook_of, settings_of
+from autograder.files import file_sha256
 from autograder.submissions.exchange import copy_plain
+from autograder.submissions.lms_names import SYSTEMS, UnknownStudent, own_name, read_name
+from autograder.submissions.regrade_requests import REQUEST
+from autograder.tables.roster import class_roster
 
 COLLECTED = "collected.csv"
 _COLUMNS = ["assignment", "student", "submitted", "from"]
@@ -63,8 +68,12 @@ class Policy(LateSubmissionPlugin):
 class Collect(ExchangeCollect):
     """nbgrader's own collector, which records when each submission was handed in; no student can stop or mislead it.
 
+    Work that comes again as it was, beside a request for a regrade, keeps its time.
+
     Everybody may write to the exchange's inbound folder: only plain files and folders are copied from there.
     """
+
+    _work_before = Dict()
 
     def init_src(self) -> None:
         """Find the submissions; raises like nbgrader's own."""
@@ -97,6 +106,7 @@ class Collect(ExchangeCollect):
             super().copy_files()  # which says so
         for record in records:
             self.src_records = [record]
+            self._work_before = self._work_of(record["username"])
             try:
                 super().copy_files()
             except (OSError, RuntimeError) as reason:
@@ -118,13 +128,69 @@ class Collect(ExchangeCollect):
                 record["timestamp"],
                 changed,
             )
+        key = coursedir.assignment_id, record["username"]
+        is_same = self._work_before and self._work_before == self._work_of(record["username"])
+        if is_same and os.path.lexists(os.path.join(dest, REQUEST)) and key in collected(Path(coursedir.root)):
+            self.log.info("%s asks for a regrade of unchanged work, which keeps its time", record["username"])
+            return
         note(Path(coursedir.root), coursedir.assignment_id, record["username"], record["timestamp"], src)
+
+    def _work_of(self, student: str) -> dict[str, str | None]:
+        """The hashes of what is graded of a student, so that who adds a request for a regrade is not late."""
+        coursedir: Any = self.coursedir
+        name = coursedir.assignment_id
+        folder = Path(coursedir.format_path(coursedir.submitted_directory, student, name))
+        released = Path(coursedir.format_path(coursedir.release_directory, ".", name))
+        paths = [handed_in(folder, notebook_of(name)), *(folder / one for one in beside(released))]
+        return {path.name: file_sha256(path) for path in paths if path.is_file()}
 
 
 class FileNames(FileNameCollectorPlugin):
-    """nbgrader's own reader of file names from an LMS, which also records the times in them."""
+    """nbgrader's own reader of file names from an LMS, which also records the times in them.
 
+    It knows the names that Moodle, Canvas and Blackboard give, and takes the students from the course's roster.
+    """
+
+    system = Enum(
+        ("", *SYSTEMS),
+        "",
+        help="Whose archives these are: moodle, canvas or blackboard; without one, by `named_regexp`.",
+    ).tag(config=True)
+    time_zone = Unicode("UTC", help="The clock of the times in their names, such as Europe/Berlin.").tag(config=True)
     _latest = Dict()
+    _taken = Set()
+
+    def _match(self, filename: str) -> dict | None:
+        """What the name of a file, or of the archive in which a student packed it, says; None for what does not count.
+
+        Raises:
+            ValueError: the roster cannot be read, or there is no such time zone.
+        """
+        if not self.system:
+            return super()._match(filename)
+        app: Any = self.parent
+        path = Path(filename)
+        inside = path.relative_to(unpacked := Path(app._format_collect_path(app.extracted_directory)))
+        if any(part.startswith((".", "__MACOSX")) for part in inside.parts):
+            return None
+        above = [folder for folder in path.parents[1:] if unpacked in folder.parents]
+        if any((folder / path.name).is_file() for folder in above):
+            self.log.warning("%s is left out: a file of this name lies further up", filename)
+            return None
+        archive = _outermost_archive(path, unpacked)
+        named = Path(f"{archive.relative_to(unpacked)}{path.suffix}") if archive else inside
+        try:
+            found = read_name(self.system, named, class_roster(Path(app.coursedir.root)), _zone(self.time_zone))
+        except UnknownStudent as reason:
+            self.log.warning("%s is left out: %s", filename, reason)
+            return None
+        if not found:
+            self.log.warning("%s is left out: %s names no file so that a student hands in", filename, self.system)
+            return None
+        if found.is_late and not found.time:
+            self.log.warning("%s: late, and the name says not when: write the time into %s", found.student, COLLECTED)
+        file = own_name(self.system, path.name) if archive else found.file
+        return {"student_id": found.student, "file_id": file, "timestamp": found.time and str(found.time)}
 
     def collect(self, submitted_file: str) -> dict | None:
         """What the name of a file says, like `FileNameCollectorPlugin.collect`; None for a program nobody asked for."""
@@ -146,6 +212,12 @@ class FileNames(FileNameCollectorPlugin):
             found = {**found, "timestamp": handed_in.get("timestamp")}
         if found and found.get("timestamp"):
             self._note_time(found, Path(submitted_file).name, coursedir)
+        elif found and self.system:  # nbgrader would stop at the second of one name
+            key = found["student_id"], found["file_id"]
+            if key in self._taken:
+                self.log.warning("%s is left out: %s handed in two files of this name", submitted_file, key[0])
+                return None
+            self._taken = {*self._taken, key}
         return found
 
     def _note_time(self, found: dict, name: str, coursedir: CourseDirectory) -> None:
@@ -159,6 +231,13 @@ class FileNames(FileNameCollectorPlugin):
         if time >= self._latest.get(student, time):  # of several attempts nbgrader takes the last one
             self._latest[student] = time
             note(Path(coursedir.root), coursedir.assignment_id, student, time, name)
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"c.FileNames.time_zone: {name!r} is no time zone; write one such as Europe/Berlin.") from None
 
 
 def _time_in_name(text: str) -> datetime | None:

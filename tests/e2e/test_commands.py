@@ -102,7 +102,7 @@ def download_an_archive(course: Path) -> None:
     archive = course / "downloaded/lab01/archive/lab01.zip"
     archive.parent.mkdir(parents=True)
     with zipfile.ZipFile(archive, "w") as file:
-        file.write(course / "labs/lab01/lab01.ipynb", "zoe_2026-11-29-18-30-59_lab01.ipynb")
+        file.write(course / "labs/lab01/lab01.ipynb", "Lab 1_zoe_attempt_2026-11-29-18-30-59_lab01.ipynb")
 
 
 def answer_the_quiz(course: Path) -> None:

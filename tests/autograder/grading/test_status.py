@@ -106,6 +106,7 @@ def test_everybody_stands_where_they_stand(course):
         "damaged": "1",
         "late": "1",
         "missing": "1",
+        "regrades": "0",
     }
     ada, ben = (work for work in lab01.works if work.row.student in ("ada", "ben"))
     assert (ada.score_text, ada.remarks) == ("4.5 / 7", "late, 0.5 points taken")
@@ -119,6 +120,7 @@ def test_what_is_to_be_done_comes_with_the_command_that_does_it(course):
         "lab01, to be graded: eve; `autograder grade lab01`.",
         "lab01, answers to be read: ben; in the Formgrader.",
         "lab01, damaged files: cy; ask for them again, or leave 0 points.",
+        "lab01, not handed in: fay; 0 points in `autograder export csv`, `autograder extend` gives more time.",
     ]
 
 

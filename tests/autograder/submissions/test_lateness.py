@@ -169,3 +169,22 @@ def test_nbgrader_zip_collect_notes_the_time_of_the_last_attempt(course):
     assert times == {"bob": datetime(2026, 11, 21, 10, 29, 59), "cy": datetime(2026, 11, 19, 12)}
     assert "'99-99' is no time" in said
     assert {one.name for one in (course / "submitted").iterdir()} >= {"bob", "cy", "di"}
+
+
+def test_who_adds_a_request_for_a_regrade_keeps_the_time(course):
+    def submit(day: int, **files: str) -> None:
+        folder = course / "exchange" / "worldsize" / "inbound" / f"zed+{NAME}+2026-11-{day} 12:00:00.000000 UTC+x"
+        folder.mkdir(parents=True)
+        for name, text in {"timestamp.txt": "", f"{NAME}.ipynb": "{}", **files}.items():
+            (folder / name).write_text(text)
+
+    def collect() -> int:
+        nbgrader(course, "collect", NAME, "--update")
+        return lateness.collected(course)[NAME, "zed"].day
+
+    submit(19)
+    assert collect() == 19
+    submit(25, **{"regrade.md": "# check_total\nPlease.\n"})
+    assert collect() == 19 and (course / "submitted/zed" / NAME / "regrade.md").exists()
+    submit(26, **{"regrade.md": "# check_total\nPlease.\n", f"{NAME}.ipynb": "{ }"})
+    assert collect() == 26, "other work is new work"

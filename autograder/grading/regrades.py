@@ -1,0 +1,79 @@
+"""Requests for a regrade as an instructor reads and answers them; points given with an answer are points by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.coursedir import CourseDirectory
+
+from autograder.course import notebook_of
+from autograder.grading import penalties
+from autograder.submissions.class_folders import class_folders
+from autograder.submissions.regrade_requests import Request, requests
+from autograder.submissions.team_work import counting
+from autograder.tables.regrades import note_answer
+
+
+def of_class(coursedir: CourseDirectory, assignment: str) -> list[Request]:
+    """Everybody's requests about an assignment. Raises: ValueError, where the record of answers cannot be read."""
+    students = {*class_folders(coursedir, assignment).students, *counting(coursedir, assignment)}
+    return [one for student in sorted(students) for one in requests(coursedir, assignment, student)]
+
+
+def points_of(coursedir: CourseDirectory, assignment: str, student: str) -> dict[str, str]:
+    """The points of each graded cell, such as "2 of 3"; none before the work is graded."""
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        grades = _grades(gradebook, coursedir, assignment, student)
+        return {name: f"{grade.score:g} of {grade.max_score:g}" for name, grade in grades.items()}
+
+
+def answer(
+    coursedir: CourseDirectory, assignment: str, student: str, cell: str, words: str, points: float | None = None
+) -> str:
+    """A sentence on what was noted, after answering a request and, where points are given, entering them.
+
+    Raises:
+        ValueError: there is no such request or graded cell, or the points are out of bounds; nothing is noted.
+    """
+    asked = [one for one in requests(coursedir, assignment, student) if one.cell == cell]
+    if not asked:
+        known = ", ".join(one.cell or '""' for one in requests(coursedir, assignment, student)) or "nothing"
+        raise ValueError(f"{student} asks nothing about {cell or 'the whole'} of {assignment}, but about {known}.")
+    if not words.strip():
+        raise ValueError("Give an answer in words: the student reads it in the feedback.")
+    said = "no points changed"
+    if points is not None:
+        before = _enter(coursedir, assignment, student, cell, points)
+        penalties.renew(coursedir, assignment, counting(coursedir, assignment).get(student, student))
+        said = f"{before:g} points before, {points:g} now, given by hand"
+    for one in asked:
+        note_answer(Path(coursedir.root), assignment, student, cell, one.id, " ".join(words.split()))
+    return f"{student}, {assignment}, {cell or 'the whole'}: answered, {said}."
+
+
+def _enter(coursedir: CourseDirectory, assignment: str, student: str, cell: str, points: float) -> float:
+    """The points of a cell before, after replacing them."""
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        grades = _grades(gradebook, coursedir, assignment, student)
+        if cell not in grades:
+            known = ", ".join(grades) or "none: it is not graded yet"
+            raise ValueError(f"{assignment} of {student} has no graded cell {cell or '(none named)'}; it has {known}.")
+        grade = grades[cell]
+        if not 0 <= points <= grade.max_score:
+            raise ValueError(f"{points:g} points are not possible: {cell} has from 0 to {grade.max_score:g}.")
+        before = grade.score
+        grade.manual_score, grade.needs_manual_grade = points, False
+        gradebook.db.commit()
+        return before
+
+
+def _grades(gradebook: Gradebook, coursedir: CourseDirectory, assignment: str, student: str) -> dict[str, Any]:
+    """The gradebook's records of the graded cells of a student's or a team's work, by name; none without such work."""
+    author = counting(coursedir, assignment).get(student, student)
+    try:
+        notebook: Any = gradebook.find_submission_notebook(notebook_of(assignment), assignment, author)
+    except MissingEntry:
+        return {}
+    return {str(grade.name): grade for grade in notebook.grades}

@@ -1,0 +1,100 @@
+"""What the names of files say in the archives that Moodle, Canvas and Blackboard give out: whose, which file, and when.
+
+Moodle names a student by the full name, a group by the group's; Canvas by its own number, the roster's `lms id`;
+Blackboard by the user name, the roster's `id`. Only Blackboard's names hold a time, by the institution's clock.
+
+Sources, read in November 2026: Moodle, `mod/assign/classes/downloader.php` of moodle/moodle: `NAME_NUMBER_
+assignsubmission_file/FILE`, or without folders `..._file_FILE`; Canvas, `lib/content_zipper.rb` of instructure/
+canvas-lms: `name_USER_ATTACHMENT_FILE`, with `LATE_` before the number of late work; Blackboard Learn, the example in
+nbgrader's documentation of `zip_collect`: `ASSIGNMENT_USER_attempt_TIME_FILE`. None was tried on a real system.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import PurePath
+from zoneinfo import ZoneInfo
+
+from autograder.tables.roster import Student
+
+SYSTEMS = ("moodle", "canvas", "blackboard")
+_PATTERNS = {
+    "moodle": re.compile(r"(?:.*/)?(?P<who>[^/]+)_\d+_assignsubmission_file(?:_?/(?:.*/)?|_)(?P<file>[^/]+)"),
+    # what stands between the first two numbers that can be meant
+    "canvas": re.compile(r"(?:.*/)?[^/]*?_(?P<late>LATE_)?(?P<who>\d+)_\d+_(?P<file>[^/]+)"),
+    "blackboard": re.compile(r"(?:.*/)?(?P<who>[^/]+)_attempt_(?P<time>\d{4}(?:-\d\d){5})_(?P<file>[^/]+)"),
+}
+_AGAIN = re.compile(r"-\d+$")  # Canvas adds it to the name of a file that comes again
+
+
+class UnknownStudent(ValueError):
+    """The name of a file fits its system, and names nobody on the roster, or several."""
+
+
+@dataclass(frozen=True)
+class HandIn:
+    """Whose file it is, its own name, when it was handed in, in UTC, and whether the system calls it late."""
+
+    student: str
+    file: str
+    time: datetime | None = None
+    is_late: bool = False
+
+
+def read_name(system: str, path: PurePath, roster: Sequence[Student], zone: ZoneInfo) -> HandIn | None:
+    """What a path in an archive says; None where it is not a file that somebody handed in.
+
+    Raises:
+        UnknownStudent: nobody on the roster, or more than one, can be meant.
+    """
+    found = _PATTERNS[system].fullmatch(path.as_posix())
+    if not found:
+        return None
+    meant = {"moodle": _by_name, "canvas": _by_number, "blackboard": _by_id}[system](found["who"], roster)
+    if len(meant) != 1:
+        several = f"{', '.join(one.id for one in meant)} may be" if meant else "nobody on the roster is"
+        raise UnknownStudent(f"{several} {found['who']!r}")
+    parts = found.groupdict()
+    time = parts.get("time")
+    return HandIn(
+        meant[0].id, own_name(system, found["file"]), _in_utc(time, zone) if time else None, bool(parts.get("late"))
+    )
+
+
+def own_name(system: str, name: str) -> str:
+    """The name under which a student would have handed a file in."""
+    file = PurePath(name)
+    # a notebook may have any name, a program only its own
+    return f"{_AGAIN.sub('', file.stem)}.py" if system == "canvas" and file.suffix == ".py" else name
+
+
+def _by_name(who: str, roster: Sequence[Student]) -> list[Student]:
+    """Those of this full name; where there is none, the first of the team of this name."""
+    named = [one for one in roster if one.name and _words(one.name) == _words(who)]
+    return named or [one for one in roster if one.team and _words(one.team) == _words(who)][:1]
+
+
+def _words(name: str) -> list[str]:
+    """A name's words in any order, without accents and signs, which the name of a file may lack."""
+    plain = unicodedata.normalize("NFKD", name.casefold())
+    kept = "".join(one for one in plain if not unicodedata.combining(one) and one not in "'’.")
+    return sorted(re.findall(r"\w+", kept.replace("_", " ")))
+
+
+def _by_number(who: str, roster: Sequence[Student]) -> list[Student]:
+    return [one for one in roster if one.lms_id == who]
+
+
+def _by_id(who: str, roster: Sequence[Student]) -> list[Student]:
+    """The one whose id stands at the end, after the assignment's name; of two such ids the longer one's."""
+    meant = [one for one in roster if f"_{who}".casefold().endswith(f"_{one.id}".casefold())]
+    return sorted(meant, key=lambda one: -len(one.id))[:1]
+
+
+def _in_utc(text: str, zone: ZoneInfo) -> datetime:
+    time = datetime.strptime(text, "%Y-%m-%d-%H-%M-%S").replace(tzinfo=zone)
+    return time.astimezone(UTC).replace(tzinfo=None)
