@@ -45,6 +45,21 @@ class OfflineHTMLExporter(HTMLExporter):
         return _FROM_ELSEWHERE.sub("", html), resources
 
 
+# what nbconvert's template leaves too faint, or marks by colour alone; the colours of code by theme
+_READABLE = """<style>
+:root { --jp-cell-prompt-not-active-opacity: 1; }
+.jp-RenderedHTMLCommon a { text-decoration: underline !important; }
+%s
+</style>
+"""
+_CODE = {
+    "light": ":root { --jp-mirror-editor-operator-color: #7d00d4; --jp-mirror-editor-number-color: #006b00;\n"
+    "  --jp-mirror-editor-comment-color: #2f6b6b; --jp-mirror-editor-string-color: #a31515; }",
+    "dark": ":root { --jp-mirror-editor-operator-color: #c99bff; --jp-mirror-editor-number-color: #7fd07f;\n"
+    "  --jp-mirror-editor-comment-color: #7fbaba; }",
+}
+
+
 class LessonExporter(OfflineHTMLExporter):
     """A lesson as a page that needs neither network nor kernel: `jupyter nbconvert --to worldsize`."""
 
@@ -53,6 +68,10 @@ class LessonExporter(OfflineHTMLExporter):
     def __init__(self, config: Any = None, **kw: Any) -> None:
         super().__init__(config=config, **kw)
         self.register_preprocessor(FormulasOfLesson, enabled=True)
+
+    def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **kw: object) -> tuple[str, dict]:
+        html, resources = super().from_notebook_node(nb, resources, **kw)
+        return html.replace("</head>", f"{_READABLE % _CODE.get(self.theme, '')}</head>", 1), resources
 
 
 class FormulasOfLesson(FormulasToMathML):

@@ -1,0 +1,201 @@
+"""axe-core on every kind of page that is generated: nothing that it calls serious or critical, in light and dark.
+
+The site's pages are looked at in test_site.py.
+"""
+
+import base64
+import shutil
+
+import pytest
+from axe import serious
+from feedback_pages import answer, check, graded, html
+from nbformat.v4 import new_markdown_cell
+from planted_copies import copied, independent, pool
+from quiz_class import a_class, right
+from repository import ROOT
+from typer.testing import CliRunner
+
+from autograder import demo
+from autograder.bench import leaderboard
+from autograder.cli import app
+from autograder.grading import progress, status
+from autograder.grading.exports import Points, Row, Standing
+from autograder.grading.status import Assignment, State, Status, Work
+from autograder.judging.report import Drawing, Outcome
+from autograder.quiz import preview
+from autograder.quiz.formats import html as forms
+from autograder.similarity.page import write_page
+from autograder.similarity.pairs import Work as Code
+from autograder.similarity.pairs import compare
+from autograder.submissions.regrade_requests import Request
+from worldsize.bench import Machine, Result, Task, Timing
+from worldsize.bench.result_file import points
+from worldsize.draw.contrast import bars
+from worldsize.pages import LessonExporter
+
+pytestmark = pytest.mark.browser
+
+
+def a_row(student="ada", standing=Standing.GRADED, **more):
+    cells = [Points(cell="check_total", score=2, max_score=3)]
+    known = {"due": "2026-11-20 12:00:00", "raw_score": 2.0, "cells": cells, "section": "Monday", **more}
+    return Row("lab01", student, "Lovelace", "Ada", "", "", standing, 3.0, **known)
+
+
+def the_status(folder):
+    works = [Work(a_row(f"s{n}"), state, num_regrades=n % 2) for n, state in enumerate(State)]
+    works.append(Work(a_row("late", penalty=0.5), State.DONE))
+    found = Status([Assignment("lab01", "2026-11-20 12:00", works)], ["Not on the roster: zed."])
+    status.write_page(found, folder / "a.html")
+
+
+def the_checklists(folder):
+    rows = [a_row(standing=standing) for standing in Standing]
+    items = [progress.Item("lab01", row, num_by_hand=1) for row in rows] + [progress.Item("lab02", None)]
+    page = progress.page([progress.Checklist("ada", "Lovelace, Ada", items), progress.Checklist("ben", "ben", items)])
+    (folder / "a.html").write_text(page)
+
+
+def the_similar_works(folder):
+    answers = pool(ROOT / "solutions/lab03")
+    works = [Code(f"honest{n}", independent(answers, n)) for n in range(6)]
+    found = compare([*works, Code("copy", copied(works[0].parts, 0))], [], 0.5)
+    assert found.pairs
+    write_page("lab03", found, 0.5, folder / "a.html")
+
+
+def the_feedback(folder):
+    drawn = bars({"rank 0": 0.25}, {"rank 0": 1.0}, "What the result is made of", "weight in the sum")
+    picture = Drawing(png=base64.b64encode(drawn.png()).decode(), alt=drawn.alt)
+    checks = [check(f"This is {one.value}.", one) for one in Outcome if one is not Outcome.FAULT]
+    checks[1] = check("The gradient is weighted.", Outcome.WRONG, "Expected: 1. Got: 2.", picture=picture)
+    asked = [Request("ada", "check_total", "Why?", "Because."), Request("ada", "", "All of it.")]
+    cells = [
+        new_markdown_cell("# My notes\n\n| a | b |\n|---|---|\n| 1 | $x^2$ |\n\n## Again"),
+        answer("import torch\n\nclass A:  # a comment\n    text = f'{1:g}'", "Nearly: *weigh* them."),
+        graded("check_total", score=2.0),
+        graded("why", solution=True, is_waiting=True),
+    ]
+    (folder / "a.html").write_text(html(cells, *checks, requests=asked, team=("ada", "ben")))
+    (folder / "b.html").write_text(html(cells, record={"malformed": "It is no notebook."}, requests=asked))
+
+
+def the_demo(folder):
+    lesson = ROOT / "weeks/week01_why_one_gpu_is_not_enough.ipynb"
+    rows = [demo.Submission("ada", "all right", 22, 25, "graded: 3 checks passed", "a.html")]
+    picture = {"image/png": base64.b64encode(bars({"a": 1}, {"a": 2}, "t", "u").png()).decode(), "text/plain": "bars"}
+    notebook = demo.nbformat.read(lesson, as_version=4)
+    next(cell for cell in notebook.cells if cell.cell_type == "code").outputs = [
+        demo.nbformat.v4.new_output("display_data", picture)
+    ]
+    (folder / "a.html").write_text(demo._render("week01", "lab01", rows, notebook))
+
+
+def the_lesson(folder):
+    page, _ = LessonExporter().from_filename(str(ROOT / "weeks/week01_why_one_gpu_is_not_enough.ipynb"))
+    (folder / "a.html").write_text(page)
+
+
+def the_leaderboard(folder):
+    machine = Machine(
+        processor="a processor",
+        num_cores=2,
+        memory_bytes=8 * 10**9,
+        system="Linux",
+        clock_mhz=3000,
+        gpus=[],
+        gpu_clocks_mhz=[],
+        matrix_flops_per_s=1e11,
+        python="3.11",
+        torch="2.13",
+        cuda="",
+        nccl="",
+        worldsize="0.1",
+    )
+    common = {"scaling": "strong", "is_synchronised": True, "kind": "real", "backend": "gloo", "batch_size": 128}
+    timings = [
+        Timing(world_size=size, repeat=0, num_timed_steps=10, window_s=1 / size, weights_error=1e-6, **common)
+        for size in (1, 2)
+    ]
+    one = Result(
+        program_sha256="a" * 64,
+        measured_at="2026-11-22T10:00:00+00:00",
+        machine=machine,
+        task=Task(),
+        num_warmup_steps=4,
+        num_threads=1,
+        cluster="classroom",
+        timings=timings,
+        points=points(timings),
+    )
+    page, num = leaderboard.page({"ada": one, "ben": one}, has_names=True)
+    assert num == 2
+    (folder / "a.html").write_text(page)
+
+
+def the_quiz(folder):
+    """A form, the key, two marked pages, the statistics, and the bank."""
+    made, key = a_class(folder)
+    (folder / "form.html").write_bytes(forms.FORMAT.render(made[0]))
+    assert forms.FORMAT.key
+    (folder / "key.html").write_bytes(forms.FORMAT.key(made))
+    rows = ["student,question,response"]
+    for number, variant in enumerate(made[0].variants, start=1):
+        rows.append(f'ada,{number},"{right(variant.answer)}"')
+    rows.append("bob,1,A")
+    (folder / "responses.csv").write_text("\n".join(rows) + "\n")
+    words = ["quiz", "mark", str(key), str(folder / "responses.csv"), "--out", str(folder / "marks")]
+    done = CliRunner().invoke(app, [*words, "--bank", str(folder / "quizzes"), "--unreadable-as-zero"])
+    assert done.exit_code == 0, done.output
+    for name, page in (("items", "items.html"), ("ada", "feedback/ada.html"), ("bob", "feedback/bob.html")):
+        shutil.copy(folder / "marks" / page, folder / f"{name}.html")
+    preview.write(folder / "quizzes", folder / "preview.html", 2)
+
+
+PAGES = {
+    "status": the_status,
+    "progress": the_checklists,
+    "similar": the_similar_works,
+    "feedback": the_feedback,
+    "demo": the_demo,
+    "lesson": the_lesson,
+    "leaderboard": the_leaderboard,
+    "quiz": the_quiz,
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The folder of each kind of page, made when it is asked for."""
+    made = {}
+
+    def folder(kind):
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp(kind)
+            PAGES[kind](made[kind])
+        return made[kind]
+
+    return folder
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("kind", PAGES)
+def test_axe_finds_nothing_serious(browser, folders, kind, theme):
+    files = sorted(folders(kind).glob("*.html"))
+    assert files
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme=theme, offline=True)
+    found = []
+    for file in files:
+        page = context.new_page()
+        page.goto(file.as_uri())
+        found += [f"{file.name}: {one}" for one in serious(page)]
+    context.close()
+    assert found == []
+
+
+def test_axe_finds_what_is_wrong(browser):
+    page = browser.new_page()
+    page.set_content('<img src="x.png"><p style="color: #ccc">faint</p><button></button>')
+    found = "\n".join(serious(page))
+    page.close()
+    assert "image-alt" in found and "color-contrast" in found and "button-name" in found
