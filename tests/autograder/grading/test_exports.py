@@ -173,6 +173,17 @@ def test_moodle(course, tmp_path):
     assert "absent" in {row.student for row in left_out}
 
 
+def test_blackboard_gets_every_cell_in_quotes(course, tmp_path):
+    column = "Lab 1 [Total Pts: 5 Score] |4711"
+    left_out = exports.export(course, "blackboard", tmp_path / "out.csv", ["lab01"], {"lab01": column})
+    header, *lines = table(tmp_path / "out.csv")
+    assert header == ["Last Name", "First Name", "Username", "Student ID", column]
+    got = {line[2]: line for line in lines}
+    assert got["ada"] == [ODD, "Ada", "ada", "4711", "3.75"]
+    assert {student for student, line in got.items() if not line[4]} == {row.student for row in left_out}
+    assert (tmp_path / "out.csv").read_text().startswith('"Last Name","First Name"')
+
+
 def test_gradescope_gets_a_file_for_every_final_score_and_no_other(course, tmp_path):
     for student in ("ada", "again"):  # from an earlier export
         (tmp_path / "out/lab01" / student).mkdir(parents=True)
