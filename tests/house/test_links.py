@@ -41,6 +41,15 @@ def test_every_row_of_what_the_course_covers_has_a_link():
     assert not [row for row in rows if not LINK.search(row)]
 
 
+def test_every_week_lab_and_project_is_in_what_the_course_covers():
+    covered = {path for path, _ in LINK.findall((ROOT / "docs/requirements.md").read_text())}
+    labs = [path for path in ROOT.glob("labs/*/*.ipynb") if path.stem in (path.parent.name, "report")]
+    weeks, banks = [*ROOT.glob("weeks/week*.ipynb")], [ROOT / "quizzes/exams.toml", ROOT / "quizzes/blueprints.toml"]
+    assert len(weeks) == 14 and len(labs) > 14
+    due = {f"../{path.relative_to(ROOT).as_posix()}" for path in [*weeks, *labs, *banks]}
+    assert sorted(due - covered) == []
+
+
 def test_the_versions_of_tools_are_those_that_are_tested():
     pinned = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M))
     rows = re.findall(
