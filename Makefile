@@ -9,7 +9,11 @@ SPREAD := --dist loadgroup --no-loadscope-reorder
 # what a fresh machine may lack, said before pip can fail in a hundred lines
 NO_PYTHON = Python 3.11 or newer is needed; found $$($(PYTHON) --version 2>&1). Name another one: make PYTHON=python3.12
 NO_VENV = Python cannot make virtual environments here; on Debian and Ubuntu: apt-get install python3-venv
-NO_INSTALL = Packages could not be installed. Without network: connect, or point PIP_INDEX_URL or PIP_FIND_LINKS at a mirror. If pip speaks of a missing compiler above, install one (Debian and Ubuntu: apt-get install build-essential; macOS: xcode-select --install)
+NO_NETWORK = No package can be had here. Without network: connect, or point PIP_INDEX_URL or PIP_FIND_LINKS at a mirror. The last line of what was tried:
+NO_INSTALL = Packages could not be installed. If pip speaks of a missing compiler above, install one (Debian and Ubuntu: apt-get install build-essential; macOS: xcode-select --install)
+
+# the first package that the build needs, asked for in seconds; an installer tries each for minutes
+REACH := $(if $(UV),UV_HTTP_RETRIES=1 UV_HTTP_TIMEOUT=5 uv pip install --python $(BIN)/python --reinstall,$(BIN)/python -m pip install --disable-pip-version-check --ignore-installed --retries 1 --timeout 5) --quiet --dry-run --no-deps 'setuptools>=77'
 
 # the same inputs for every commit; `make verify` draws others
 SEED := --seed 270460944460190
@@ -28,6 +32,7 @@ setup: $(STAMP)  ## make .venv and install everything into it
 $(STAMP): pyproject.toml autograder/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(NO_PYTHON)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "$(NO_VENV)"; exit 1; }
+	@said=$$($(REACH) 2>&1) || { echo "$(NO_NETWORK)"; echo "$$said" | tail -n 1; exit 1; }
 	@echo "Installing into $(VENV); the first time this takes a few minutes."
 	@$(INSTALL) -c constraints.txt -e '.[dev]' -e ./autograder \
 	  || { echo; echo "$(NO_INSTALL)"; exit 1; }

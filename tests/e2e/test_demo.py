@@ -4,12 +4,15 @@ import re
 import shutil
 from pathlib import Path
 
+import lxml.html
 import pytest
 from repository import ROOT
 from rich.console import Console
 
 from autograder.authoring.notebooks import build
+from autograder.authoring.scripts import parse
 from autograder.demo import StepFailed, demo
+from autograder.demo.first_look import SCRIPT
 from worldsize.pages import FormulasToMathML, OfflineHTMLExporter
 
 WEEK = """
@@ -61,6 +64,17 @@ def check_doubles(student, rng):
     """The number is doubled."""
     expect_close(student.run(on_rank, 21.0, world_size=1)[0], 42.0, "double")
 '''
+FIRST_LOOK = """
+# %% [markdown]
+# ## One thing to see
+#
+# Two and two, on **paper**.
+
+# %% four
+from worldsize import draw
+
+draw.table([{"sum": 2 + 2}], title="Added on this machine")
+"""
 CLASS = """
 [[student]]
 id = "honest"
@@ -71,6 +85,7 @@ answer = "solution"
 id = "wrong"
 about = "triples"
 answer = "wrong/triple"
+shown_check = "check_doubles"
 
 [[student]]
 id = "broken"
@@ -91,6 +106,7 @@ def double(x):
 def course(tmp_path: Path) -> Path:
     files = {
         "weeks/week99_small.py": WEEK,
+        "solutions/first_look.py": FIRST_LOOK,
         "solutions/lab99/lab99.py": LAB,
         "solutions/lab99/checks.py": CHECKS,
         "solutions/lab99/sample_class.toml": CLASS,
@@ -113,14 +129,33 @@ def test_page_shows_the_class_and_the_week(course: Path) -> None:
     assert any("honest" in row and "2 of 3" in row and "needs manual grading" in row for row in rows)
     assert any("wrong" in row and "0 of 3" in row for row in rows)
     assert any("broken" in row and "0 of 3" in row and "malformed submission" in row for row in rows)
-    assert "2 of 3" in console.export_text()
-    assert html.count("data:image/png") == 1
+    said = console.export_text()
+    assert "2 of 3" in said
+    assert re.findall(r"^(\d) of 7: ", said, re.MULTILINE) == list("1234567") and "papermill" in said
     links = re.findall(r'href="([^"]+)"', html)
     assert len(links) == 4
     pages = [page, *(page.parent / link for link in links)]
     for linked in pages:
         assert not re.search(r"<(script|link|img)[^>]+(src|href)=\"https?:", linked.read_text()), linked
-    assert "&#x" in pages[-1].read_text() or "<math" in pages[-1].read_text()
+    week = (page.parent / "week/week99.html").read_text()
+    assert "<math" in week and "data:image/png" in week
+    seen = lxml.html.fromstring(html).text_content()
+    for text in ("One thing to see", "Two and two, on paper.", "Added on this machine", "A cheat that failed"):
+        assert text in seen
+    cheat = seen.partition("A cheat that failed")[2].partition("The class that was graded")[0]
+    for text in ("Triples.", "The number is doubled.", "63", "0 of 2 points"):
+        assert text in cheat
+
+
+def test_what_is_seen_first_takes_a_minute_to_read_and_is_what_a_newcomer_asks() -> None:
+    cells = [cell.source for cell in parse(ROOT / SCRIPT).cells if cell.kind == "markdown"]
+    template = (ROOT / "autograder/templates/demo.html.j2").read_text()
+    assert "A cheat that failed" in template
+    words = " ".join([*cells, re.sub(r"<[^>]+>|{[^}]+}", " ", template.partition("<body>")[2])]).split()
+    assert len(words) < 300  # at 300 a minute; tables and the verdict come on top
+    ring, paper = cells
+    assert "1.5 MB" in ring and "real processes" in ring  # how much does each send, and what is real?
+    assert "without a GPU" in paper and "11%" in paper and "52%" in paper  # where did it run, and what came of it?
 
 
 def test_failing_week_says_which_cell(course: Path) -> None:

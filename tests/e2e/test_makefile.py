@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,25 @@ def make(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_without_network_it_says_what_is_missing(bare: Path) -> None:
-    done = make(bare, "setup", f"PYTHON={sys.executable}", PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull)
+def test_without_network_it_says_so_before_it_installs(bare: Path) -> None:
+    nowhere = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+    done = make(bare, "setup", f"PYTHON={sys.executable}", "UV=", **nowhere)
     assert done.returncode != 0
-    assert "Without network: connect" in done.stdout
-    assert "compiler" in done.stdout
+    assert "No package can be had here. Without network: connect" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("ERROR: No matching distribution found for setuptools")
+    assert "Installing" not in done.stdout and not (bare / ".venv/.complete").exists()
+
+
+def test_an_installation_that_fails_says_what_may_be_missing(bare: Path, tmp_path_factory) -> None:
+    wheels = tmp_path_factory.mktemp("wheels")
+    with zipfile.ZipFile(wheels / "setuptools-99-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("setuptools-99.dist-info/METADATA", "Metadata-Version: 2.1\nName: setuptools\nVersion: 99\n")
+        wheel.writestr("setuptools-99.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr("setuptools-99.dist-info/RECORD", "")
+    alone = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
+    done = make(bare, "setup", f"PYTHON={sys.executable}", "UV=", **alone)
+    assert done.returncode != 0
+    assert "Installing into .venv" in done.stdout and "compiler" in done.stdout
     assert not (bare / ".venv/.complete").exists()
 
 

@@ -1,0 +1,59 @@
+"""What a newcomer sees first: a few cells, each under its text, and a cheat with what the judge answered to it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mistune
+from nbformat import NotebookNode
+
+from autograder.authoring.known_answers import read_answer
+from autograder.judging.report import Report
+
+SCRIPT = Path("solutions", "first_look.py")
+
+
+@dataclass(frozen=True)
+class Look:
+    """One thing to see, as HTML: what it is, and what its cell gave; and the cell itself."""
+
+    text: str
+    output: str
+    program: str
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """A cheating submission: what it tries, the check that found it, and the score."""
+
+    about: str
+    promise: str
+    answered: str
+    score: str
+
+
+def looks(notebook: NotebookNode) -> list[Look]:
+    """The things to see in an executed notebook: each is a cell of text and the cell of code below it."""
+    cells = notebook.cells
+    pairs = itertools.pairwise(cells)
+    return [
+        Look(str(mistune.html(text.source)), _shown(code), code.source)
+        for text, code in pairs
+        if (text.cell_type, code.cell_type) == ("markdown", "code")
+    ]
+
+
+def cheat(answer: Path, check: str, report: Report) -> Cheat:
+    """A known cheating answer, with what its report says of one check."""
+    found = next(one for one in report.checks if one.name == check)
+    score = f"{report.score:g} of {report.max_score:g} points"
+    return Cheat(read_answer(answer).about, found.promise, found.message, score)
+
+
+def _shown(cell: NotebookNode) -> str:
+    """The HTML of what a cell displayed."""
+    outputs: Sequence[NotebookNode] = cell.outputs
+    return "\n".join(output.data["text/html"] for output in outputs if "text/html" in output.get("data", {}))
