@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -18,20 +20,28 @@ _PRODUCTS = {"addmm": BLUE, "mm": VERMILLION, "bmm": GREEN}
 _PASSES = {"copy_": BLUE, "add": VERMILLION, "gelu": GREEN, "tanh": PURPLE}
 
 
-def picture(title: str, measured: Measured, message_s: Callable[[float], float]) -> Picture:
-    """The rates of products and of passes over memory by size, and all-reduces beside those of the fitted link."""
+class Fits(NamedTuple):
+    """What is drawn beside the probes: seconds of all-reduces by bytes, of products by flops and bytes, of passes."""
+
+    message_s: Callable[[float], float]
+    product_s: Callable[[float, float], float] | None = None
+    pass_s: Callable[[str, float], float] | None = None
+
+
+def picture(title: str, measured: Measured, fits: Fits) -> Picture:
+    """The rates of products and of passes over memory by size, and all-reduces, each beside its fit."""
     has_links = bool(measured["links"])
     drawn = Picture(10.5 if has_links else 7.5, 3.4)
     panels = drawn.subplots(1, 3 if has_links else 2)
-    said = [_products(panels[0], measured), _passes(panels[1], measured)]
+    said = [_products(panels[0], measured, fits), _passes(panels[1], measured, fits)]
     if has_links:
-        said.append(_links(panels[2], measured, message_s))
+        said.append(_links(panels[2], measured, fits))
     drawn.alt = f"{title} {' '.join(said)}"
     return drawn
 
 
-def _products(axes: Axes, measured: Measured) -> str:
-    rates = []
+def _products(axes: Axes, measured: Measured, fits: Fits) -> str:
+    rates, distances = [], []
     for name, colour in _PRODUCTS.items():
         rows = [row for row in measured["products"] if row["name"] == name]
         if not rows:
@@ -39,27 +49,53 @@ def _products(axes: Axes, measured: Measured) -> str:
         here = [row["flops"] / min(row["times_s"]) / 1e9 for row in rows]
         axes.plot([row["flops"] for row in rows], here, "o", markersize=4, alpha=0.7, color=colour, label=name)
         rates += here
+        if fits.product_s is not None:
+            fitted = [row["flops"] / fits.product_s(row["flops"], row["size_bytes"]) / 1e9 for row in rows]
+            axes.plot([row["flops"] for row in rows], fitted, "_", markersize=8, color=INK, label=_once(axes, "fit"))
+            distances += [abs(math.log(one / other)) for one, other in zip(fitted, here, strict=True)]
     _scaled(axes, "flops of a product", "GFLOP/s", "Products")
-    return f"Products reach {significant(min(rates))} to {significant(max(rates))} GFLOP/s, large ones most."
+    said = f"Products reach {significant(min(rates))} to {significant(max(rates))} GFLOP/s, large ones most."
+    return said + _off(distances)
 
 
-def _passes(axes: Axes, measured: Measured) -> str:
-    ends = []
+def _passes(axes: Axes, measured: Measured, fits: Fits) -> str:
+    ends, distances = [], []
     for name, colour in _PASSES.items():
         rows = [row for row in measured["passes"] if row["name"] == name]
         if not rows:
             continue
         rates = [row["size_bytes"] / min(row["times_s"]) / 1e9 for row in rows]
-        axes.plot([row["size_bytes"] for row in rows], rates, "o-", markersize=4, color=colour, label=name)
+        axes.plot(
+            [row["size_bytes"] for row in rows],
+            rates,
+            "o" if fits.pass_s else "o-",
+            markersize=4,
+            color=colour,
+            label=name,
+        )
         ends.append(f"{name} {significant(rates[-1])}")
+        if fits.pass_s is not None:
+            fitted = [row["size_bytes"] / fits.pass_s(name, row["size_bytes"]) / 1e9 for row in rows]
+            axes.plot([row["size_bytes"] for row in rows], fitted, color=colour, linewidth=1, label=_once(axes, "fit"))
+            distances += [abs(math.log(one / other)) for one, other in zip(fitted, rates, strict=True)]
     _scaled(axes, "bytes moved", "GB/s", "Passes over memory")
-    return f"Passes over the largest tensors, in GB/s: {', '.join(ends)}."
+    return f"Passes over the largest tensors, in GB/s: {', '.join(ends)}." + _off(distances)
 
 
-def _links(axes: Axes, measured: Measured, message_s: Callable[[float], float]) -> str:
+def _once(axes: Axes, label: str) -> str:
+    """The label, or one that no legend shows where the axes have it."""
+    return f"_{label}" if label in axes.get_legend_handles_labels()[1] else label
+
+
+def _off(distances: Sequence[float]) -> str:
+    """How far a fit is from the probes, in words; nothing without a fit."""
+    return f" Half of them are within {math.expm1(median(distances)):.0%} of the fit." if distances else ""
+
+
+def _links(axes: Axes, measured: Measured, fits: Fits) -> str:
     rows = measured["links"]
     sizes = [row["size_bytes"] for row in rows]
-    fitted = [1e3 * message_s(size) for size in sizes]
+    fitted = [1e3 * fits.message_s(size) for size in sizes]
     axes.plot(sizes, fitted, color=INK, label="fit")
     axes.plot(sizes, [1e3 * min(row["times_s"]) for row in rows], "o", markersize=5, color=ORANGE, label="measured")
     _scaled(axes, "bytes of an all-reduce", "ms", "Messages")

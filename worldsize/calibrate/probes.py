@@ -173,9 +173,7 @@ def phases(budget_s: float) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for step in steps:
         for name, phase in step.phases.items():
-            with _Operators() as seen:
-                phase()
-            found.append({"name": name, "width": step.width, "operators": seen.found, "times_s": []})
+            found.append({"name": name, "width": step.width, "operators": operators_of(phase), "times_s": []})
     for _ in _until(budget_s):
         for place, step in enumerate(steps):
             for row in step.num_steps * found[place * len(step.phases) :][: len(step.phases)]:
@@ -207,6 +205,13 @@ class _Step:
     def _update(self) -> None:
         self._optimizer.step()
         self._optimizer.zero_grad()
+
+
+def operators_of(call: Call) -> list[list[Any]]:
+    """The operators that a call has: name, flops and bytes of each."""
+    with _Operators() as seen:
+        call()
+    return seen.found
 
 
 class _Operators(TorchDispatchMode):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -175,11 +175,21 @@ class Calibration:
             return f"{most}: times of messages and files are those of a busy machine; calibrate again when it is idle"
         return f"{most}: idle enough"
 
-    def draw(self) -> Picture:
-        """A picture: the rate of products by their shape, of passes by their size, and messages beside the fit."""
-        from worldsize.calibrate.picture import picture  # it needs matplotlib
+    def draw(
+        self,
+        product_s: Callable[[float, float], float] | None = None,
+        pass_s: Callable[[str, float], float] | None = None,
+        message_s: Callable[[float], float] | None = None,
+    ) -> Picture:
+        """A picture: the rate of products by their shape, of passes by their size, and messages beside the fit.
 
-        return picture(f"{self.machine}, measured by {self.world_size} ranks.", self.measured, self.message_s)
+        Fits of your own are drawn over the probes: seconds of a product by its flops and bytes, of a pass by its name
+        and bytes, of an all-reduce by its bytes.
+        """
+        from worldsize.calibrate.picture import Fits, picture  # it needs matplotlib
+
+        title = f"{self.machine}, measured by {self.world_size} ranks."
+        return picture(title, self.measured, Fits(message_s or self.message_s, product_s, pass_s))
 
     def message_s(self, size_bytes: float) -> float:
         """Seconds of an all-reduce among all ranks by the fitted link.

@@ -192,6 +192,18 @@ def test_the_picture_says_what_it_shows():
     assert "All-reduces" not in one.alt
 
 
+def test_fits_of_ones_own_are_drawn_over_the_probes():
+    made_up = Machine().calibration()
+    bare = made_up.draw()
+    drawn = made_up.draw(lambda flops, size: flops / 25e9, lambda name, size: size / 10e9, lambda size: 1.0)
+    shown = [axes.get_legend_handles_labels()[1] for axes in drawn.axes]
+    assert [labels.count("fit") for labels in shown] == [1, 1, 1]
+    assert "fit" not in bare.axes[0].get_legend_handles_labels()[1]
+    assert "large ones most. Half of them are within 100% of the fit." in drawn.alt
+    assert "Half of them are within 0% of the fit." in drawn.alt
+    assert "All-reduces take 1,000 to 1,000 ms by the fitted link" in drawn.alt
+
+
 def test_this_machine_is_measured(tmp_path):
     found = ws.calibrate(1, budget_s=1, folder=tmp_path)
     assert found.link is None
