@@ -23,7 +23,7 @@ PYTHON312 ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.1
 OLDEST := build/oldest
 
 .PHONY: help setup demo site lab test lessons session sample reach verify project lint notebooks bench netlab ray check
-.PHONY: nightly pages wheel term foreign deepspeed frameworks horovod oracles attacks coverage smoke parts
+.PHONY: nightly pages wheel term gpu foreign deepspeed frameworks horovod oracles attacks coverage smoke parts
 help:  ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -83,6 +83,9 @@ bench: setup  ## measure every figure that the project claims, into build/bench.
 
 parts: setup  ## run every part of `make bench` once at its smallest size, so that none breaks unseen
 	@$(BIN)/python tests/bench --smallest
+
+gpu: setup  ## run every path that uses GPUs, and record what it gives in docs/measured; says so where there is none
+	@$(BIN)/python tests/bench/on_gpus.py $(ARGS)
 
 netlab: setup  ## real hosts on this machine against the emulator (Linux and root)
 	@$(BIN)/python -m worldsize.netlab

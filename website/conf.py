@@ -24,6 +24,7 @@ extensions = [
     "extensions.docstrings",
     "extensions.formulas",
     "extensions.links",
+    "extensions.measured",
     "extensions.mistakes",
     "extensions.pictures",
     "extensions.questions",
@@ -61,7 +62,7 @@ add_module_names = False
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
-html_js_files = ["theme.js", "self_check.js"]
+html_js_files = ["theme.js", "self_check.js", "checklist.js"]
 html_math_renderer = "mathml"
 html_show_search_summary = False  # it would fetch pages, which a browser refuses from file://
 html_copy_source = False

@@ -1,13 +1,16 @@
-"""Pages that are made from what stands in the course: the schedule, the self-checks, the reference, the commands."""
+"""Pages made from what stands in the course: schedule, checklist, self-checks, reference, commands, records."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 
 import typer
+from extensions import measured
 from typer.cli import get_docs_for_click
 
 from autograder.authoring.scripts import Script, parse
@@ -22,8 +25,10 @@ def all_of(root: Path, weeks: Sequence[str]) -> dict[str, str]:
     scripts = [parse((root / week).with_suffix(".py")) for week in sorted(weeks)]
     return {
         "schedule.md": schedule(scripts),
+        "checklist.md": checklist(root, scripts),
         "self_checks.md": self_checks(scripts),
         "commands.md": commands(),
+        "measured.md": measured.page(root),
         **reference(root),
     }
 
@@ -32,6 +37,19 @@ def schedule(weeks: Sequence[Script]) -> str:
     """The weeks in a table, with what each takes and what comes after it."""
     rows = [_row(script) for script in weeks]
     return "\n".join(["# Schedule", "", "| week | reading and doing | afterwards |", "|---|---|---|", *rows, ""])
+
+
+def checklist(root: Path, weeks: Sequence[Script]) -> str:
+    """What there is to do, with a box for each thing; `static/checklist.js` keeps the marks."""
+    due = [one for week in weeks for one in ((title(week), f"weeks/{week.path.stem}.ipynb"), _self_check(week))]
+    labs = sorted(path for path in root.glob("labs/*/*.ipynb") if path.stem in (path.parent.name, "report"))
+    due += [(_notebook_title(path), path.relative_to(root).as_posix()) for path in labs]
+    lines = [
+        f'- <input type="checkbox" class="done" id="done-{page}" aria-label="{escape(name)}: done"> [{name}]({page})'
+        for name, page in due
+    ]
+    head = "Your browser keeps the marks on this machine, and sends them to nobody. They are not your grades."
+    return "\n".join(["# Checklist", "", head, "", *lines, ""])
 
 
 def self_checks(weeks: Sequence[Script]) -> str:
@@ -80,6 +98,15 @@ def _module_page(module: str, tree: ast.Module, first: Sequence[str]) -> str:
 def title(script: Script) -> str:
     """A lesson's title."""
     return next(found[1] for cell in script.cells if (found := _HEADING.search(cell.source)))
+
+
+def _self_check(week: Script) -> tuple[str, str]:
+    return f"Self-check of {title(week).partition('.')[0].lower()}", f"self_checks.md#{_name(week)}-question-1"
+
+
+def _notebook_title(path: Path) -> str:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return next(found[1] for cell in cells if (found := _HEADING.search("".join(cell["source"]))))
 
 
 def _row(script: Script) -> str:

@@ -7,6 +7,7 @@ A small course stands for the whole one: a lesson with one cell of each kind, al
 import subprocess
 import sys
 from html import escape
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -21,7 +22,8 @@ from repository import ROOT
 
 from autograder.authoring.notebooks import notebook, render
 from autograder.authoring.scripts import read_week
-from worldsize import quiz
+from autograder.bench import recorded
+from worldsize import bench, quiz
 from worldsize.quiz.marking import mark_answer
 from worldsize.quiz.variant import Amount, Options, Phrase
 
@@ -74,6 +76,8 @@ PAGES = {
         "weeks/*",
         "labs/lab01/*",
         "self_checks",
+        "checklist",
+        "measured",
         "docs/requirements",
         "docs/troubleshooting",
         "commands",
@@ -110,7 +114,9 @@ def small(tmp_path_factory):
     if not find_spec("furo"):
         give_up("site", "The packages of the site are not installed: pip install -c constraints.txt -e '.[site]'.")
     course, out = tmp_path_factory.mktemp("course"), tmp_path_factory.mktemp("site")
-    linked = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "labs", "quizzes"]
+    docs = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.*")]
+    linked = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "labs", "quizzes", *docs]
+    recorded.write(recorded_run(), course / recorded.FOLDER)
     for name in [*linked, *(f"worldsize/{module}.py" for module in ("__init__", "units", "check"))]:
         (course / name).parent.mkdir(exist_ok=True)
         (course / name).symlink_to(ROOT / name)
@@ -122,6 +128,20 @@ def small(tmp_path_factory):
     built = subprocess.run(command, capture_output=True, text=True, cwd=course, timeout=280)
     assert built.returncode == 0, built.stderr
     return out / "html"
+
+
+def recorded_run(is_stand_in=False, gpus=("NVIDIA H100",)):
+    """A record of the small lesson's table, as a machine with GPUs would have given it."""
+    table = recorded.Table(cell="drawn", title="Steps, measured", columns=["algorithm", "steps"], rows=[["ring", "14"]])
+    sizes = [{"size_bytes": 1024, "time_s": 2e-5, "bus_bytes_per_s": 1e8}]
+    parts = [
+        recorded.Part(name="launcher", outcome="passed", took_s=2.0, data={"backend": "nccl", "rows": sizes}),
+        recorded.Part(name="week01", outcome="passed", took_s=60.0, tables=[table]),
+        recorded.Part(name="project1", outcome="failed", why="a line\nValueError: no rank", took_s=1.0),
+    ]
+    machine = bench.describe().model_copy(update={"gpus": [*gpus]})
+    when = {"measured_at": "2026-11-27T07:20:50+00:00", "is_stand_in": is_stand_in, "num_ranks": 1, "backend": "nccl"}
+    return recorded.Record(**when, machine=machine, parts=parts)
 
 
 @pytest.fixture(params=["small", "whole"])
@@ -194,6 +214,28 @@ def test_files_that_are_no_page_lead_to_the_repository_and_mistakes_can_be_repor
     assert f"{REPOSITORY}/issues/new?title=Mistake+in+docs%2Frequirements" in links
 
 
+def test_what_gpus_gave_stands_below_the_table_of_its_cell_and_on_a_page(small):
+    lesson = lxml.html.parse(str(small / "weeks/week01_small.html")).getroot()
+    cell = lesson.get_element_by_id("drawn").text_content()
+    assert "Steps, measured: 1 x NVIDIA H100, 2026-11-27" in cell and "14" in cell
+    assert "Also run on 1 x NVIDIA H100, 2026-11-27" in lesson.text_content()
+    page = text_of(small / "measured.html")
+    assert "20 µs" in page and "ValueError: no rank" in page
+
+
+def test_without_a_record_the_site_says_so_and_a_stand_in_is_refused(tmp_path, extensions):
+    assert "No run on GPUs has been recorded yet" in extensions("measured").page(tmp_path)
+    for odd in (recorded_run(is_stand_in=True), recorded_run(gpus=())):
+        path = tmp_path / recorded.FOLDER / "one.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(odd.model_dump_json())
+        with pytest.raises(ValueError, match="processor cores"):
+            extensions("measured").page(tmp_path)
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=r"one\.json is not a record"):
+        extensions("measured").page(tmp_path)
+
+
 def test_no_answer_is_in_it(site):
     texts = {str(path.relative_to(site)): text_of(path) for path in pages_of(site)}
     public = given()
@@ -245,6 +287,16 @@ def test_search_finds_from_a_file(small, visit):
 
 
 @pytest.mark.browser
+def test_the_checklist_keeps_its_marks(small, visit):
+    page, _, said = visit(small / "checklist.html")
+    page.get_by_label("Self-check of week 1: done").check()
+    page.reload()
+    assert page.get_by_label("Self-check of week 1: done").is_checked()
+    assert not page.get_by_label("Week 1. A small lesson: done").is_checked()
+    assert page.locator("input.done").count() > 10 and said == []
+
+
+@pytest.mark.browser
 def test_a_lesson_works_without_a_kernel(small, visit):
     page, _, said = visit(small / "weeks/week01_small.html")
     assert page.locator("p", has_text="A formula").locator("math").count() == 1
@@ -262,18 +314,27 @@ def test_a_lesson_works_without_a_kernel(small, visit):
 
 
 @pytest.fixture
-def questions(browser):
-    """The self-checks of all weeks on one page, and their variants in the same order."""
+def extensions():
+    """Imports an extension of the site by its name."""
     if not find_spec("docutils"):
         give_up("site", "The packages of the site are not installed: pip install -c constraints.txt -e '.[site]'.")
-    sys.path.insert(0, str(ROOT / "website"))
-    try:
-        from extensions.questions import form
-    finally:
-        sys.path.pop(0)
+
+    def imported(name):
+        sys.path.insert(0, str(ROOT / "website"))
+        try:
+            return import_module(f"extensions.{name}")
+        finally:
+            sys.path.pop(0)
+
+    return imported
+
+
+@pytest.fixture
+def questions(browser, extensions):
+    """The self-checks of all weeks on one page, and their variants in the same order."""
     weeks = sorted(path.stem for path in (ROOT / "quizzes").glob("week*.toml"))
     page = browser.new_page()
-    page.set_content("".join(map(form, weeks)))
+    page.set_content("".join(map(extensions("questions").form, weeks)))
     page.add_script_tag(path=ROOT / "website/static/self_check.js")
     yield page.locator(".question"), [variant for week in weeks for variant in quiz.ask(week).variants]
     page.close()
