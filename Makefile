@@ -68,9 +68,11 @@ reach: setup  ## grade every known answer by the checks that it can reach; by al
 verify: setup  ## grade every known answer of every lab, right, wrong and cheating, on five draws of all inputs
 	@$(BIN)/autograder verify --seeds 5
 
-project: setup  ## grade every known answer of lab 12 and the projects, one at a time; their speed counts
-	@$(BIN)/autograder verify lab12 project1 project2 project3
+project: setup  ## grade every known answer of labs 12 and 13a and the projects, one at a time; their speed counts
+	@$(INSTALL) -c constraints.txt -e '.[ray]'
+	@$(BIN)/autograder verify lab12 lab13a project1 project2 project3
 	@$(BIN)/python -m pytest -n 0 -m lesson --nightly tests/e2e/test_project2_grading.py tests/e2e/test_project3_report.py tests/e2e/test_project3_class.py -k 'best_plan or project3'
+	@$(BIN)/python -m pytest -n 0 -m ray --nightly tests/e2e/test_lab13a.py -k class
 
 lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 	@$(BIN)/ruff check .
@@ -91,7 +93,7 @@ netlab: setup  ## real hosts on this machine against the emulator (Linux and roo
 	@$(BIN)/python -m worldsize.netlab
 	@$(BIN)/python -m pytest -m netlab tests/e2e/test_project1_on_two_hosts.py
 
-ray: setup  ## install Ray, and grade a class on a cluster of it that is started here
+ray: setup  ## install Ray; grade a class on a cluster of it that is started here, and four answers to lab 13a
 	@$(INSTALL) -c constraints.txt -e '.[ray]'
 	@$(BIN)/python -m pytest -m ray
 

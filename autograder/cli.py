@@ -99,8 +99,8 @@ def verify(
     labs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Labs or projects to verify, such as lab01; by default all but those with real jobs: lab12 and the "
-            "projects."
+            help="Labs or projects to verify, such as lab01; by default all but those with real jobs: lab12, lab13a, "
+            "and the projects."
         ),
     ] = None,
     jobs: Annotated[

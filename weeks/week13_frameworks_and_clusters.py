@@ -7,7 +7,7 @@
 # | Running | about a minute on two CPU cores, up to four minutes with every framework; no GPU |
 # | You need | weeks 2, 3, 7, 8 and 12: bytes of collectives, DDP, ZeRO, shards, torchrun |
 # | You do not need | any framework but PyTorch: each further one that you install is run as well |
-# | Afterwards | lab 13b (Horovod); lab 13a (Ray) is not written yet |
+# | Afterwards | lab 13a (Ray) and lab 13b (Horovod) |
 #
 # Twelve weeks have used PyTorch alone. Job advertisements, papers and colleagues speak of Ray,
 # Horovod, DeepSpeed, Megatron, Kubernetes, Slurm and Prometheus. Each answers some of the same four
@@ -2251,7 +2251,6 @@ quiz.ask("week13", seed=seed)
 # - A training job is placed whole or not at all.
 # - Alert on what is absent, and on GPUs that are held and do not work.
 #
-# Lab 13a, with Ray, is not written yet.
-#
-# In **lab 13b** you write what stands behind Horovod's four lines. **Week 14** is the capstone: a
-# system of 10,000 GPUs.
+# **Lab 13a** is Ray: a cluster of two nodes, a worker that is killed, and a population that finds
+# its learning rate. In **lab 13b** you write what stands behind Horovod's four lines.
+# **Week 14** is the capstone: a system of 10,000 GPUs.

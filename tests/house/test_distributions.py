@@ -26,7 +26,7 @@ DECLARED = {
         for one in EXTRAS[name]
     ]
     + ["horovod", "hta", "megatron", "notes", "small", "survivor", "tensorflow", "training"],
-    "solutions": CORE + EXTRAS["instructor"],  # hidden checks are the instructor's
+    "solutions": CORE + EXTRAS["instructor"] + EXTRAS["ray"],  # hidden checks are the instructor's; lab 13a names Ray
     "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"],
     # its own modules import each other by their folder
     "website": CORE + EXTRAS["instructor"] + EXTRAS["site"] + ["extensions"],

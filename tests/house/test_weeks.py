@@ -62,7 +62,9 @@ ASKED = {
         *("def recover", "def restore", "def watch", "load_state_dict("),
     ),
     "week13": (
-        *("tune.Tuner", "tune.report", "ray.train.report", "from_checkpoint", "PopulationBasedTraining("),
+        *("def train_on_worker", "def trainer", "class Member", "def population(member", "def cluster_manifest"),
+        *("tune.Tuner", "tune.report", "ray.train.report", "get_checkpoint", "from_checkpoint"),
+        *("PopulationBasedTraining(", "enableInTreeAutoscaling"),
         *("def fused_sum", "class DistributedOptimizer", "def run_elastic", "def read_timeline", "HOROVOD_", "NCCL_"),
     ),
     "week14": ("def train(", "[programs]", "programs.py"),
