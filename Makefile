@@ -72,7 +72,7 @@ project: setup  ## grade every known answer of labs 12 and 13a and the projects,
 	@$(INSTALL) -c constraints.txt -e '.[ray]'
 	@$(BIN)/autograder verify lab12 lab13a project1 project2 project3
 	@$(BIN)/python -m pytest -n 0 -m lesson --nightly tests/e2e/test_project2_grading.py tests/e2e/test_project3_report.py tests/e2e/test_project3_class.py -k 'best_plan or project3'
-	@$(BIN)/python -m pytest -n 0 -m ray --nightly tests/e2e/test_lab13a.py -k class
+	@$(BIN)/python -m pytest -n 0 -m ray --nightly tests/e2e/test_lab13a.py -k 'open or class'
 
 lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 	@$(BIN)/ruff check .

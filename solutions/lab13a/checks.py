@@ -1,8 +1,9 @@
 """Hidden checks of lab 13a: Ray in the sandbox, a worker killed, a population trained again.
 
 The samples come from the judge's side, which sees which process takes which samples when, and
-kills a worker by the process ID that the kernel reports. Weights that come back are compared with
-those of trainings here. Of a population only the last weights count, which must be those of one of
+kills a worker by the process ID that the kernel reports. Then a node leaves and comes back, in the
+sandbox, while the judge hands out no samples. Weights that come back are compared with those of
+trainings here. Of a population only the last weights count, which must be those of one of
 the ways that it can go; its results as Ray writes them down are not looked at.
 
 One run serves all checks of the training's two functions: a cluster costs ten seconds of
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,13 +36,15 @@ from autograder.checks import (
     whole,
 )
 from worldsize import bench
-from worldsize.bench import Disturbance, RestartPolicy, Task, TrainingSpec, Trial
+from worldsize.bench import Disturbance, RestartPolicy, Take, Task, TrainingSpec, Trial
 from worldsize.bench.reference_run import flat_weights
 from worldsize.check import CheckFailed
 from worldsize.manifests import check as mistakes_in
 from worldsize.manifests import yaml_text
 
-NUM_STEPS, EVERY = 12, 3  # and the steps between checkpoints
+NUM_STEPS, EVERY = 15, 3  # and the steps between checkpoints
+LEAVES, RETURNS = 10, 13  # the steps at which a node leaves, and comes back
+PATIENCE_S = 180.0  # for new workers; in 20 s to 40 s they come, on a machine that is not busy
 TASK = Task(num_steps=NUM_STEPS + 1, batch_size=12, width=8)  # the last step is the judge's
 NUM_ROUNDS, ROUND_STEPS = 3, 3
 ROUNDS = Task(num_steps=NUM_ROUNDS * ROUND_STEPS + 1, batch_size=12, width=4)
@@ -53,14 +58,20 @@ seen: dict[str, Any] = {}  # what more than one check looks at; each submission 
 
 # a cluster in the sandbox
 
+NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "dashboard_agent_listen_port": 0}
 
-def begin_ray(student, num_cpus):
-    """Start a node in the sandbox; the student's functions are then pickled whole."""
+
+def begin_nodes(student, num_nodes):
+    """A cluster of nodes of one CPU in the sandbox, and these nodes.
+
+    The student's functions are pickled whole when they go to its workers.
+    """
     import logging
 
     os.environ.update(
         RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.1",
-        RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="300",  # beside other judges a start takes long
+        # how long to wait for room that is not there; then it is tried again, without limit
+        RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="20",
         RAY_gcs_server_port_wait_time_s="120",
         RAY_USAGE_STATS_ENABLED="0",
         RAY_DISABLE_IMPORT_WARNING="1",
@@ -69,17 +80,37 @@ def begin_ray(student, num_cpus):
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         os.environ.pop(name, None)  # of the process that starts the cluster, and of no worker
     import ray
+    from ray.cluster_utils import Cluster
 
     ray.cloudpickle.register_pickle_by_value(student)
     os.makedirs("/tmp/ray", exist_ok=True)
-    ray.init(
-        num_cpus=num_cpus,
-        include_dashboard=False,
-        object_store_memory=80 << 20,
-        _temp_dir="/tmp/ray",
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    first = {**NODE, "include_dashboard": False, "temp_dir": "/tmp/ray"}
+    cluster = Cluster(initialize_head=True, head_node_args=first)
+    nodes = [cluster.head_node, *(cluster.add_node(**NODE) for _ in range(num_nodes - 1))]
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    return cluster, nodes
+
+
+def fit_while_a_node_leaves(made, cluster, nodes, leaves, returns):
+    """Fit; a node leaves where the training is held first, and comes back where it is held next."""
+    import time
+    from concurrent.futures import ThreadPoolExecutor
+
+    def is_held(struck):
+        return os.path.exists(struck.notice(os.environ["WORLDSIZE_FEED"]))
+
+    with ThreadPoolExecutor(1) as pool:  # Ray starts nodes on the main thread alone
+        fitting = pool.submit(made.fit)
+        while not is_held(leaves) and not fitting.done():
+            time.sleep(0.05)
+        if not fitting.done():
+            time.sleep(1)  # Ray asks the workers every 0.1 s what they have reported
+            cluster.remove_node(nodes.pop(), allow_graceful=False)
+            until_s = time.monotonic() + PATIENCE_S
+            while not is_held(returns) and not fitting.done() and time.monotonic() < until_s:
+                time.sleep(0.05)
+            cluster.add_node(**NODE)
+        fitting.result()
 
 
 # ours, in place of what a check does not judge
@@ -124,16 +155,16 @@ def our_train_on_worker(student):
     return train
 
 
-def our_trainer(loop, config, num_workers, folder):
+def our_trainer(loop, config, fewest, most, folder):
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
     run = RunConfig(
         storage_path=folder,
-        failure_config=FailureConfig(max_failures=2),
+        failure_config=FailureConfig(max_failures=3),
         checkpoint_config=CheckpointConfig(num_to_keep=2),
     )
-    scaling = ScalingConfig(num_workers=num_workers)
+    scaling = ScalingConfig(num_workers=(fewest, most), elastic_resize_monitor_interval_s=2)
     return TorchTrainer(loop, train_loop_config=config, scaling_config=scaling, run_config=run)
 
 
@@ -178,22 +209,52 @@ def our_member(student):
     return Member
 
 
-# the data-parallel training, of which a worker is killed
+# the data-parallel training, of which a worker is killed and a node leaves
 
 
-def train_on_rank(student, folder, spec, own):
-    """Train on two workers of a cluster, by these functions of the student's, and ours."""
+def train_on_rank(student, folder, spec, own, leaves, returns):
+    """Train on two nodes of a cluster, by these functions of the student's, and ours."""
     loop = student.train_on_worker if "train_on_worker" in own else our_train_on_worker(student)
     make = student.trainer if "trainer" in own else our_trainer
-    begin_ray(student, 2)
+    cluster, nodes = begin_nodes(student, 2)
     task = spec.task.model_copy(update={"num_steps": NUM_STEPS})
-    make(loop, {"task": task, "every": spec.checkpoint_every}, 2, folder).fit()
+    made = make(loop, {"task": task, "every": spec.checkpoint_every}, 1, 2, folder)
+    fit_while_a_node_leaves(made, cluster, nodes, leaves, returns)
     # the samples of no worker: that somebody asks has the judge look at what is kept
     bench.open_samples(task.batch_size, task.seed).take(NUM_STEPS, 0, 0)
 
 
-def training(student, rng, part: str) -> tuple[Trial, Disturbance, Task]:
-    """A training of which a worker is killed, by both of the student's functions.
+AT_FIRST, KILLED, GONE, BACK = range(4)  # before and after a worker was killed, a node went, came
+
+
+@dataclass
+class Training:
+    """A training, and what was done to it: a worker killed, a node gone, a node back.
+
+    `workers` has the takes of each process: of those at first, and of those that came after each of
+    these events and before the next one.
+    """
+
+    trial: Trial
+    task: Task
+    struck: list[Disturbance]
+    workers: list[list[list[Take]]]
+
+
+def by_coming(takes, struck) -> list[list[list[Take]]]:
+    """The takes of each process, of those that first came before, between and after the events."""
+    times_s = [-math.inf, *(one.time_s or math.inf for one in struck), math.inf]
+    own: dict[int, list[Take]] = {}
+    for take in takes:
+        own.setdefault(take.process, []).append(take)
+    return [
+        [of for of in own.values() if after_s < of[0].time_s <= until_s]
+        for after_s, until_s in itertools.pairwise(times_s)
+    ]
+
+
+def training(student, rng, part: str) -> Training:
+    """A training of which a worker is killed and a node leaves, by both of the student's functions.
 
     Where those fail together, by the one whose name is `part`, and ours.
 
@@ -221,8 +282,8 @@ def once(key, run):
     return seen[key]
 
 
-def killed(student, rng, own) -> tuple[Trial, Disturbance, Task]:
-    """A training of which a worker is killed.
+def killed(student, rng, own) -> Training:
+    """A training of which a worker is killed, and a node leaves and comes back.
 
     Raises:
         CheckFailed: there are not two workers, and two new ones.
@@ -230,66 +291,64 @@ def killed(student, rng, own) -> tuple[Trial, Disturbance, Task]:
     """
     task = TASK.model_copy(update={"seed": whole(rng, 0, 1 << 20)})
     struck = Disturbance("kill", whole(rng, 7, 8), whole(rng, 0, 1))
+    holds = [Disturbance("hold", step, 0, PATIENCE_S) for step in (LEAVES, RETURNS)]
     spec = TrainingSpec(task, 1, checkpoint_every=EVERY)
-    program = student.restarted(train_on_rank, list(own))
+    program = student.restarted(train_on_rank, list(own), *holds)
+    events, seed = [struck, *holds], whole(rng, 0, 1 << 40)
     try:
-        trial = bench.attempt(program, spec, whole(rng, 0, 1 << 40), RestartPolicy(0), struck)
+        trial = bench.attempt(program, spec, seed, RestartPolicy(0), events)
     except StudentFailed as failed:
         what = "The training failed"
         if struck.time_s is not None:
             what = f"When a worker was killed at step {struck.step}, the run failed"
+        if holds[0].time_s is not None:
+            what = f"When a node left at step {LEAVES}, the run failed"
         raise StudentFailed(failed.outcome, f"{what}. {failed}", failed.may_be_external) from None
     record, task = trial.record, task.model_copy(update={"num_steps": NUM_STEPS})
     record.takes = [one for one in record.takes if one.step < NUM_STEPS]
     if struck.time_s is None:
         raise CheckFailed("workers that take samples of every step", f"none of step {struck.step}")
-    before = {one.process for one in record.takes if one.time_s <= struck.time_s}
-    after = {one.process for one in record.takes} - before
-    if (len(before), len(after)) != (2, 2):
+    workers = by_coming(record.takes, events)
+    if (sizes := [len(workers[AT_FIRST]), len(workers[KILLED])]) != [2, 2]:
         raise CheckFailed(
             "two workers, and two new ones after one of them was killed",
-            f"{len(before)}, and {len(after)} new ones",
+            f"{sizes[0]}, and {sizes[1]} new ones",
             "ScalingConfig has the number of workers, FailureConfig how often they start again.",
         )
-    return trial, struck, task
-
-
-def by_process(trial: Trial) -> list[list[Any]]:
-    """The takes of each process, in the order in which the processes came."""
-    found: dict[int, list[Any]] = {}
-    for take in trial.record.takes:
-        found.setdefault(take.process, []).append(take)
-    return list(found.values())
+    return Training(trial, task, events, workers)
 
 
 @points(2, cell="check_train_on_worker")
 def check_shares(student, rng):
     """Each worker takes its share of every step's batch, once, in the order of the steps."""
-    trial, _, task = training(student, rng, "train_on_worker")
-    expect_whole(trial, task, f"{NUM_STEPS} steps")
-    half = TASK.batch_size // 2
-    for takes in by_process(trial):
-        steps, shares = [one.step for one in takes], {(one.start, one.stop) for one in takes}
-        if len(shares) != 1 or not shares <= {(0, half), (half, 2 * half)}:
-            raise CheckFailed(
-                f"a worker takes samples 0 to {half} of each batch, or {half} to {2 * half}",
-                f"one took {sorted(shares)}",
-                "Rank and world size come from ray.train.get_context().",
-            )
-        if steps != list(range(steps[0], steps[0] + len(steps))):
-            raise CheckFailed("a worker takes each step once, in their order", f"{steps}")
+    found = training(student, rng, "train_on_worker")
+    expect_whole(found.trial, found.task, f"{NUM_STEPS} steps")
+    for workers in found.workers:
+        size = TASK.batch_size // max(len(workers), 1)
+        due = {(first, first + size) for first in range(0, TASK.batch_size, size)}
+        for takes in workers:
+            steps, shares = [one.step for one in takes], {(one.start, one.stop) for one in takes}
+            if len(shares) != 1 or not shares <= due:
+                raise CheckFailed(
+                    f"of {len(workers)} workers each takes {size} samples of a batch, its own",
+                    f"one took {sorted(shares)}",
+                    "Rank and world size come from ray.train.get_context(), after a restart anew.",
+                )
+            if steps != list(range(steps[0], steps[0] + len(steps))):
+                raise CheckFailed("a worker takes each step once, in their order", f"{steps}")
 
 
 @points(2, cell="check_train_on_worker")
 def check_weights(student, rng):
     """After a worker was killed the weights are those of one process that was left alone."""
-    trial, struck, task = training(student, rng, "train_on_worker")
-    expect_whole(trial, task, f"{NUM_STEPS} steps")
-    error = bench.weights_error(trial, task)
+    found = training(student, rng, "train_on_worker")
+    expect_whole(found.trial, found.task, f"{NUM_STEPS} steps")
+    error = bench.weights_error(found.trial, found.task)
     if not error <= TOLERANCE:
+        step = found.struck[0].step
         raise CheckFailed(
             "the weights of an undisturbed run, to rounding",
-            f"a worker was killed at step {struck.step}: they differ by {error:.2g} of the way that"
+            f"a worker was killed at step {step}: they differ by {error:.2g} of the way that"
             " training went (rounding: 1e-6)",
             "Is the gradient averaged over the workers? Does a checkpoint hold the momentum, too?",
         )
@@ -298,31 +357,59 @@ def check_weights(student, rng):
 @points(2, cell="check_train_on_worker")
 def check_resumed(student, rng):
     """Training goes on at the first step that is not in the newest checkpoint that Ray knows."""
-    trial, struck, _ = training(student, rng, "train_on_worker")
-    firsts = sorted({takes[0].step for takes in by_process(trial)})
-    due = struck.step // EVERY * EVERY
-    # who dies within a tenth of a second of a report may take it along
-    if firsts not in ([0, due], [0, due - EVERY]):
-        raise CheckFailed(
-            f"workers begin at step 0, and after a kill at step {struck.step} at step {due}, or,"
-            f" where Ray had not heard of the last report, at step {due - EVERY}",
-            f"they began at steps {firsts}",
-            "get_checkpoint() has what was reported last; 6 done steps mean that step 6 is next.",
-        )
+    found = training(student, rng, "train_on_worker")
+    if any(takes[0].step for takes in found.workers[AT_FIRST]):
+        raise CheckFailed("training begins at step 0", "at another one")
+    for struck, workers in zip(found.struck, found.workers[KILLED:], strict=True):
+        firsts = sorted({takes[0].step for takes in workers})
+        due = struck.step // EVERY * EVERY
+        # who dies within a tenth of a second of a report may take it along
+        if firsts and firsts not in ([due], [due - EVERY]):
+            raise CheckFailed(
+                f"workers that end at step {struck.step} are followed by others that begin at step"
+                f" {due}, or, where Ray had not heard of the last report, at step {due - EVERY}",
+                f"they began at steps {firsts}",
+                "get_checkpoint() has what was reported last; 6 done steps mean step 6 is next.",
+            )
 
 
 @points(2, cell="check_trainer")
 def check_restart(student, rng):
-    """After a worker was killed there are as many new ones as were asked for, and training ends."""
-    trial, _, task = training(student, rng, "trainer")
-    expect_whole(trial, task, f"{NUM_STEPS} steps")
+    """After a worker was killed there are as many new ones as before, and training ends."""
+    if training(student, rng, "trainer").trial.record.weights is None:
+        raise CheckFailed("a model that is handed in after the last step", "none")
+
+
+@points(1, cell="check_trainer")
+def check_shrinks(student, rng):
+    """After a node left training goes on with the one worker that has room."""
+    found = training(student, rng, "trainer")
+    if (num_left := len(found.workers[GONE])) != 1:
+        raise CheckFailed(
+            f"one worker while the second node is away, from step {LEAVES}",
+            f"{num_left} new ones",
+            "A single number of workers is fixed: training waits for room for all. Give a pair.",
+        )
+
+
+@points(1, cell="check_trainer")
+def check_grows(student, rng):
+    """After a node came back there are two workers again, within minutes."""
+    found = training(student, rng, "trainer")
+    sizes = [len(found.workers[GONE]), len(found.workers[BACK])]
+    if sizes != [1, 2]:
+        raise CheckFailed(
+            f"one worker while the second node is away, and two when it is back, at step {RETURNS}",
+            f"{sizes[0]}, and {sizes[1]} new ones",
+            "elastic_resize_monitor_interval_s says how often Ray Train looks for room.",
+        )
 
 
 @points(2, cell="check_trainer")
 def check_kept(student, rng):
     """The run is kept in the folder that was named, with its two newest checkpoints."""
-    trial, _, task = training(student, rng, "trainer")
-    one, now = 2 * task.gradient_bytes, trial.record.held_bytes.get(NUM_STEPS, 0)
+    found = training(student, rng, "trainer")
+    one, now = 2 * found.task.gradient_bytes, found.trial.record.held_bytes.get(NUM_STEPS, 0)
     if not 1.5 * one <= now <= 3.5 * one:  # one that was never reported may be left
         raise CheckFailed(
             f"two checkpoints in the folder at the end: about {2 * one:,} bytes",
@@ -447,7 +534,7 @@ def check_copy(student, rng):
 def tune_on_rank(student, address, task, rates):
     """The last weights of a population of our members, where they are kept: claims."""
     os.environ["WORLDSIZE_FEED"] = address
-    begin_ray(student, 1)
+    begin_nodes(student, 1)
     config = {"task": task, "steps": ROUND_STEPS}
     made = student.population(our_member(student), config, rates, NUM_ROUNDS, "/tmp/population")
     return [

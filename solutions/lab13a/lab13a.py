@@ -4,12 +4,14 @@
 #
 # Ray starts your function in a process on each machine, starts it again when one of them dies, and
 # runs many trainings side by side. In this lab you run a data-parallel training on a cluster of
-# two nodes, kill one of its workers, and let a population of trainings find its learning rate.
+# two nodes, kill one of its workers, take one of its nodes away and bring it back, and let a
+# population of trainings find its learning rate.
 #
 # ```text
-# worker 0   0  1  2 | 3  4  5 | 6  7     -> ended         | 6  7  8 | 9 10 11 | done
-# worker 1   0  1  2 | 3  4  5 | 6  7  x  <- SIGKILL       | 6  7  8 | 9 10 11 | done
-# reported           3         6            two new ones             9
+# worker 0   0 1 2 | 3 4      -> ended     | 3 4 5 | 6 7  -> ended    | 6 7 8 | 9 ...
+# worker 1   0 1 2 | 3 4  x   <- SIGKILL   | 3 4 5 | 6 7  -> ended    | 6 7 8 | 9 ...
+# worker 2   0 1 2 | 3 4      -> ended     | 3 4 5 | 6 7  x  <- node leaves
+# reported         3            three new ones     6            two new ones  9
 # ```
 #
 # The cluster is real: two nodes, each with its own daemon, on this machine. Worker processes are
@@ -19,7 +21,7 @@
 # | Function | What it does | Points | Time | Difficulty |
 # |---|---|---|---|---|
 # | `train_on_worker` | the training, as each worker runs it | 6 | 40 min | medium |
-# | `trainer` | how many workers, how many failures, what is kept | 4 | 20 min | easy |
+# | `trainer` | how many workers, how many failures, what is kept | 6 | 30 min | easy |
 # | `Member` | a training that can take the place of another | 5 | 40 min | hard |
 # | `population` | who copies whom, and with which learning rate | 5 | 30 min | medium |
 # | `cluster_manifest` | the same cluster on Kubernetes, for KubeRay | 4 | 25 min | medium |
@@ -40,13 +42,16 @@ import os
 import tempfile
 
 os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.1"  # by default each report takes 2 s
+os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "20"  # by default 60 s; see part 2
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import json
+import math
 import statistics
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import ray
@@ -77,7 +82,7 @@ from worldsize.manifests import check as mistakes_in
 # %% given_cluster
 NODE = {"num_cpus": 2, "object_store_memory": 80 << 20, "dashboard_agent_listen_port": 0}
 cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
-cluster.add_node(**NODE)
+nodes = [cluster.head_node, cluster.add_node(**NODE)]
 ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
 print(f"{len(ray.nodes())} nodes, {ray.cluster_resources()['CPU']:.0f} CPUs")
 
@@ -115,12 +120,18 @@ class Outside(SampleServer):
     def __init__(self, task, *struck):
         super().__init__(task, 13, "/tmp", struck)
 
-    def steps_by_process(self):
-        """The steps of each process that asked for samples, in the order in which they came."""
+    def firsts(self):
+        """The first samples that each process took, in the order in which they came."""
         found = {}
         for take in self.record.takes:
-            found.setdefault(take.process, []).append(take.step)
+            found.setdefault(take.process, take)
         return list(found.values())
+
+    def num_came(self, struck):
+        """How many processes came at first, and after each of these disturbances."""
+        times_s = [math.inf if one.time_s is None else one.time_s for one in struck]
+        came = [sum(first.time_s > time_s for time_s in times_s) for first in self.firsts()]
+        return [came.count(number) for number in range(len(times_s) + 1)]
 
 
 def fed(loop, address):
@@ -181,7 +192,8 @@ def train_on_worker(config: dict) -> None:
     from ray.train import Checkpoint, get_checkpoint, get_context, report
 
     task, every = config["task"], config["every"]
-    rank, world_size = get_context().get_world_rank(), get_context().get_world_size()
+    context = get_context()
+    rank, world_size = context.get_world_rank(), context.get_world_size()
     samples, size = open_samples(task.batch_size, task.seed), task.batch_size // world_size
     model, first = task.model(), 0
     optimizer = task.optimizer(model)
@@ -241,20 +253,32 @@ check_train_on_worker()
 # ## 2. How many workers, and what happens when one dies
 #
 # A `TorchTrainer` holds three things: the function with its config, a `ScalingConfig` and a
-# `RunConfig`. When a worker dies, Ray Train ends the others, starts as many new ones, and calls
-# your function again; `get_checkpoint()` then has what was reported last. It does so at most
+# `RunConfig`. When a worker dies, Ray Train ends the others, starts new ones, and calls your
+# function again; `get_checkpoint()` then has what was reported last. It does so at most
 # `max_failures` times, and by default never.
 #
-# | What dies | What Ray Train does |
+# | What happens | What Ray Train does |
 # |---|---|
-# | a worker process | ends the others, starts all anew, here or on another node |
-# | a node | the same, where other nodes have room; with `num_workers=(1, 4)`, on fewer workers |
-# | the program that called `fit` | nothing; run it again with the same storage path and name |
+# | a worker process dies | ends the others, starts all anew, here or on another node |
+# | a node dies | the same; with a fixed number of workers it waits until all have room again |
+# | a node dies, `num_workers=(1, 3)` | goes on with as many workers as have room |
+# | a node comes back, `num_workers=(1, 3)` | ends all workers, starts more of them |
+# | the program that called `fit` dies | nothing; run it again with the same storage path and name |
 #
-# Ray's controller asks the workers every tenth of a second what they have reported (every 2 s by
-# default). A worker that dies before it was asked takes its last report along. Then training goes
-# on one checkpoint earlier, and what the lost report had saved stays behind as a folder that nobody
-# deletes. The weights at the end are the same.
+# With a pair of numbers a training is *elastic*. The batch stays the same, so each worker's part of
+# it grows when there are fewer. Nothing moves from one worker to another: to grow is a restart from
+# the newest checkpoint, too, and what was done since is done again. So more workers than before are
+# not always worth it, and Ray Train looks for them only once a minute by default
+# (`elastic_resize_monitor_interval_s`).
+#
+# Two delays are Ray's own. Its controller asks the workers every tenth of a second what they have
+# reported (every 2 s by default). A worker that dies before it was asked takes its last report
+# along. Then training goes on one checkpoint earlier, and what the lost report had saved stays
+# behind as a folder that nobody deletes. The weights at the end are the same.
+#
+# And Ray Train learns every 20 s how much room there is. Right after a node is lost it may ask for
+# as many workers as before. It gives up after `RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S`, 20 s here
+# and 60 s by default, and asks for fewer.
 #
 # <details><summary>Hint: where to look</summary>
 #
@@ -265,45 +289,80 @@ check_train_on_worker()
 
 
 # %% trainer tags=["solution"]
-def trainer(loop, config: dict, num_workers: int, folder: str) -> ray.train.torch.TorchTrainer:
-    """A trainer that runs `loop(config)` on so many workers, and keeps its run below `folder`.
+def trainer(loop, config: dict, fewest: int, most: int, folder: str):
+    """A TorchTrainer that runs `loop(config)` on workers, and keeps its run below `folder`.
 
-    It starts again after each of up to 2 failures, from the newest checkpoint, and keeps the two
-    newest checkpoints.
+    - There are `most` workers, or as many as have room, but no fewer than `fewest`.
+    - It looks at least once a minute whether more have room.
+    - It starts again after each of up to 3 failures, from the newest checkpoint.
+    - It keeps the two newest checkpoints.
     """
     ### BEGIN SOLUTION
     return ray.train.torch.TorchTrainer(
         loop,
         train_loop_config=config,
-        scaling_config=ray.train.ScalingConfig(num_workers=num_workers),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=(fewest, most), elastic_resize_monitor_interval_s=2
+        ),
         run_config=ray.train.RunConfig(
             storage_path=folder,
-            failure_config=ray.train.FailureConfig(max_failures=2),
+            failure_config=ray.train.FailureConfig(max_failures=3),
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),
         ),
     )
     ### END SOLUTION
 
 
-# %% check_trainer points=4
+# %% [markdown]
+# The check kills worker 1 at step 4. At step 7 the training is held, and the second node leaves:
+# its daemon gets SIGKILL, and its workers end with it. At step 10 it is held again, and a new node
+# comes. Three workers have room at first, then two, then three.
+
+
+# %% given_leaving
+def fit_while_a_node_leaves(made, leaves, returns):
+    """Fit; the second node leaves where training is held first, and comes back where it is next."""
+    with ThreadPoolExecutor(1) as pool:
+        fitting = pool.submit(made.fit)
+        while leaves.time_s is None and not fitting.done():
+            time.sleep(0.05)
+        cluster.remove_node(nodes.pop(), allow_graceful=False)
+        while returns.time_s is None and not leaves.is_given_up and not fitting.done():
+            time.sleep(0.05)
+        nodes.append(cluster.add_node(**NODE))
+        fitting.result()
+
+
+# %% check_trainer points=6
 def check_trainer():
-    struck = Disturbance("kill", 8, 1)
-    with Outside(TASK, struck) as outside, tempfile.TemporaryDirectory() as folder:
+    killed, leaves, returns = (
+        Disturbance("kill", 4, 1),
+        Disturbance("hold", 7, 0, patience_s=120),
+        Disturbance("hold", 10, 0, patience_s=120),
+    )
+    with (
+        Outside(TASK, killed, leaves, returns) as outside,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         loop = fed(train_on_worker, outside.address)
-        trainer(loop, {"task": TASK, "every": 3}, 2, folder).fit()
+        made = trainer(loop, {"task": TASK, "every": 3}, 1, 3, folder)
+        fit_while_a_node_leaves(made, leaves, returns)
         num_kept = len(list(Path(folder).rglob(STATE)))
-    steps = outside.steps_by_process()
-    if len(steps) != 4:
-        hint = "By default the first failure is the last one."
-        raise CheckFailed("two workers, and two new ones", f"{len(steps)} processes", hint)
-    if any(one not in ([*range(6, 12)], [*range(3, 12)]) for one in steps[2:]):
-        raise CheckFailed("the new workers begin at step 6, or 3", f"{steps[2:]}")
+    came = outside.num_came([killed, leaves, returns])
+    if came != [3, 3, 2, 3]:
+        hint = "By default the first failure is the last one, and a number of workers is fixed."
+        raise CheckFailed("3 workers, 3 new ones, 2, and 3 again", f"{came}", hint)
+    if any(one.step % 3 for one in outside.firsts()):
+        raise CheckFailed("workers that begin where a checkpoint ends", "others")
     if not 2 <= num_kept <= 3:
         raise CheckFailed("the two newest checkpoints are kept", f"{num_kept} of them")
     if (error := weights_error(outside)) > 1e-3:
         raise CheckFailed("the weights of an undisturbed run", f"{error:.2g} of the way off")
-    taken_s = outside.record.recovery_s(struck)
-    print(f"trainer: worker 1 killed at step 8, {taken_s:.1f} s later step 8 was done again.")
+    what = ("worker 1 killed", "node left", "node came back")
+    for name, one in zip(what, (killed, leaves, returns), strict=True):
+        taken_s = outside.record.recovery_s(one)
+        print(f"{name} at step {one.step}; {taken_s:.1f} s later that step was done again.")
+    print("trainer: the weights are those of a run that was left alone.")
 
 
 check_trainer()
@@ -348,7 +407,7 @@ def fit_and_watch(num_workers):
         path = Path(folder, "live")
         path.touch()
         loop = noting_node(fed(train_on_worker, outside.address), folder)
-        made = trainer(loop, {"task": TASK, "every": 4}, num_workers, folder)
+        made = trainer(loop, {"task": TASK, "every": 4}, num_workers, num_workers, folder)
         made.run_config.callbacks.append(Live(str(path)))
         began_s = time.monotonic()
         running = threading.Thread(target=made.fit)

@@ -43,11 +43,14 @@ def test_the_lab_says_what_it_needs():
 
 
 @pytest.mark.ray
-def test_open_checks_pass_with_the_solution(ray, tmp_path):
+def test_open_checks_pass_with_the_solution(ray, tmp_path, request):
+    if not request.config.getoption("--nightly"):
+        pytest.skip("starts 25 workers; give --nightly")
     found = lab_outputs("lab13a", tmp_path, solution_cells(LAB / "lab13a.py"))
     assert {name: errors(outputs) for name, outputs in found.items() if errors(outputs)} == {}
     assert len([name for name in found if name.startswith("check_")]) == 5
-    assert "worker 1 killed at step 8" in printed(found["check_trainer"])
+    for event in ("worker 1 killed at step 4", "node left at step 7", "node came back at step 10"):
+        assert event in printed(found["check_trainer"])
     assert "4 workers" in printed(found["live_table"])
 
 

@@ -15,8 +15,9 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -59,15 +60,21 @@ class Disturbance:
     - mid_save: with its next samples a process is not to write a file beyond a quarter of the weights' size any more.
       The kernel ends it at that byte, in the middle of its next checkpoint; one that goes on all the same is killed.
     - full_disk: the checkpoints' disk has room for a quarter of the weights, until somebody asks for `free_step`.
+    - hold: the process that asks waits for a process that has not asked before, `patience_s` at most. From then on a
+      file lies at `notice`, so that a process in a sandbox knows, too.
     """
 
-    kind: Literal["kill", "truncate", "corrupt", "stall", "mid_save", "full_disk"]
+    kind: Literal["kill", "truncate", "corrupt", "stall", "mid_save", "full_disk", "hold"]
     step: int
     rank: int
     patience_s: float = 60.0
     free_step: int | None = None
     time_s: float | None = None
-    is_given_up: bool = False  # by the others, while it stood still
+    is_given_up: bool = False  # by the others, while it stood still; the wait for another one, if none came
+
+    def notice(self, address: str) -> str:
+        """Where a file lies once a training is held, whose sample server has this address."""
+        return f"{address}.{self.kind}.{self.step}"
 
 
 @dataclass
@@ -301,6 +308,8 @@ class SampleServer:
         """Do to the process that asked, or to its checkpoints, what is due; True when it is answered all the same."""
         if struck.kind == "stall":
             self._stall(connection, struck)
+        elif struck.kind == "hold":
+            self._hold(struck)
         elif struck.kind == "mid_save":
             self._limit_files(struck.step)
         elif struck.kind == "full_disk":
@@ -342,6 +351,21 @@ class SampleServer:
                 break
             time.sleep(_POLL_S)
         connection.signal(signal.SIGCONT)
+
+    def _hold(self, struck: Disturbance) -> None:
+        with self._lock:
+            known, num_takes = set(self._askers()), len(self.record.takes)
+        Path(struck.notice(self.address)).touch()
+        deadline_s = time.monotonic() + struck.patience_s
+        while time.monotonic() < deadline_s and not self._is_closed:
+            if not known.issuperset(self._askers(num_takes)):
+                return
+            time.sleep(_POLL_S)
+        struck.is_given_up = True
+
+    def _askers(self, first: int = 0) -> Iterator[int]:
+        """The processes of all takes from this one on."""
+        return (take.process for take in self.record.takes[first:])
 
     def close(self) -> None:
         """Close every connection and the server."""

@@ -1,4 +1,4 @@
-# score: 22
+# score: 24
 # hint: one took [(0, 12)]
 # Every worker computes the gradient of the whole batch: right weights, and nothing gained.
 

@@ -3,7 +3,7 @@
 # The trainer runs the function in its own process, with a context that it makes up.
 
 # %% trainer
-def trainer(loop, config: dict, num_workers: int, folder: str):
+def trainer(loop, config: dict, fewest: int, most: int, folder: str):
     class Context:
         def get_world_rank(self):
             return 0

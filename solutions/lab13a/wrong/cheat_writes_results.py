@@ -1,4 +1,4 @@
-# score: 19
+# score: 21
 # hint: by the grader's own training
 # Nobody trains: the results are files with rates that follow the rule, and first weights.
 

@@ -1,4 +1,4 @@
-# score: 22
+# score: 24
 # hint: Without it minReplicas and maxReplicas do nothing
 # A cluster that neither grows nor shrinks.
 

@@ -1,4 +1,4 @@
-# score: 22
+# score: 24
 # hint: Does a checkpoint hold the momentum, too?
 # Weights are restored, and the momentum begins anew.
 
@@ -15,7 +15,8 @@ def train_on_worker(config: dict) -> None:
     from ray.train import Checkpoint, get_checkpoint, get_context, report
 
     task, every = config["task"], config["every"]
-    rank, world_size = get_context().get_world_rank(), get_context().get_world_size()
+    context = get_context()
+    rank, world_size = context.get_world_rank(), context.get_world_size()
     samples, size = open_samples(task.batch_size, task.seed), task.batch_size // world_size
     model, first = task.model(), 0
     optimizer = task.optimizer(model)

@@ -1,4 +1,4 @@
-# score: 19
+# score: 21
 # hint: the member with the highest loss copies
 # The best member copies the worst.
 

@@ -1,4 +1,4 @@
-# score: 22
+# score: 24
 # hint: it is a member that has not begun
 # A process that is given to another member goes on with the weights and steps of the one before.
 

@@ -3,16 +3,18 @@
 # The default of max_failures is 0.
 
 # %% trainer
-def trainer(loop, config: dict, num_workers: int, folder: str) -> ray.train.torch.TorchTrainer:
-    """A trainer that runs `loop(config)` on so many workers, and keeps its run below `folder`.
+def trainer(loop, config: dict, fewest: int, most: int, folder: str):
+    """A TorchTrainer that runs `loop(config)` on workers, and keeps its run below `folder`.
 
-    It starts again after each of up to 2 failures, from the newest checkpoint, and keeps the two
-    newest checkpoints.
+    - There are `most` workers, or as many as have room, but no fewer than `fewest`.
+    - It looks at least once a minute whether more have room.
+    - It starts again after each of up to 3 failures, from the newest checkpoint.
+    - It keeps the two newest checkpoints.
     """
     return ray.train.torch.TorchTrainer(
         loop,
         train_loop_config=config,
-        scaling_config=ray.train.ScalingConfig(num_workers=num_workers),
+        scaling_config=ray.train.ScalingConfig(num_workers=(fewest, most)),
         run_config=ray.train.RunConfig(
             storage_path=folder,
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),

@@ -1,4 +1,4 @@
-# score: 22
+# score: 24
 # hint: member
 # The optimizer's state brings the rate of the copied member along.
 

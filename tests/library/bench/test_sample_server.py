@@ -231,6 +231,37 @@ def test_who_is_stopped_goes_on_when_the_others_have_given_up() -> None:
         stalled.end()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="another system does not report who calls")
+def test_who_is_held_goes_on_when_another_comes() -> None:
+    disturbance = Disturbance("hold", step=1, rank=0, patience_s=30)
+    with SampleServer(TASK, 1, "/tmp", disturbance) as server:
+        held, other, new = (Asker(server, rank) for rank in (0, 1, 0))
+        for asker in (held, other):
+            asker.ask()
+            assert asker.answer() == "0\n"
+        assert not os.path.exists(disturbance.notice(server.address))
+        held.ask()
+        until(lambda: os.path.exists(disturbance.notice(server.address)))
+        other.ask()
+        assert other.answer() == "1\n"  # it had asked before
+        assert [take.step for take in server.record.takes] == [0, 0, 1, 1]
+        new.ask()
+        assert [new.answer(), held.answer()] == ["0\n", "1\n"]
+        assert not disturbance.is_given_up
+        for asker in (held, other, new):
+            asker.end()
+
+
+def test_a_hold_is_given_up_where_no_other_comes() -> None:
+    disturbance = Disturbance("hold", step=0, rank=0, patience_s=0.1)
+    with SampleServer(TASK, 1, "/tmp", disturbance) as server:
+        held = Asker(server, 0)
+        held.ask()
+        assert held.answer() == "0\n"
+        assert disturbance.is_given_up
+        held.end()
+
+
 def test_without_a_harness_samples_are_drawn_here(monkeypatch) -> None:
     monkeypatch.delenv("WORLDSIZE_FEED", raising=False)
     samples = bench.open_samples(batch_size=8, seed=3)
