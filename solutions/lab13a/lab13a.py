@@ -30,8 +30,8 @@
 #
 # Each docstring is a contract: everything that it promises is graded, and nothing else. Samples are
 # handed out by a process outside of Ray, which sees which process takes which samples when, kills a
-# worker by its process ID, and gets the weights at the end. What Ray reports about a run gives no
-# points by itself: the grader trains on the same samples and compares the weights.
+# worker by its process ID as a node leaves, and gets the weights at the end. What Ray reports about
+# a run gives no points by itself: the grader trains on the same samples and compares the weights.
 #
 # Ray's defaults surprise most people once. A run of Ray Train is *not* restarted after a failure
 # (`max_failures=0`); Ray Tune looks at its trials by the clock (`time_attr="time_total_s"`).
@@ -43,6 +43,7 @@ import tempfile
 
 os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.1"  # by default each report takes 2 s
 os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "20"  # by default 60 s; see part 2
+os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"  # a process less for each run
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["OMP_NUM_THREADS"] = "1"
 

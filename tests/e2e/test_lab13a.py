@@ -10,7 +10,7 @@ from tiny_lab import needs_jail
 
 from autograder.authoring.known_answers import solution_cells
 from autograder.authoring.needs import needs_of, refuse_absent
-from autograder.grading.verify import cases, try_case, verify
+from autograder.grading.verify import cases, is_proven, try_case, verify
 
 LAB = ROOT / "solutions" / "lab13a"
 NEEDS = needs_of(nbformat.read(ROOT / "labs" / "lab13a" / "lab13a.ipynb", as_version=4))
@@ -43,6 +43,7 @@ def test_the_lab_says_what_it_needs():
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(1200)
 def test_open_checks_pass_with_the_solution(ray, tmp_path, request):
     if not request.config.getoption("--nightly"):
         pytest.skip("starts 25 workers; give --nightly")
@@ -56,9 +57,12 @@ def test_open_checks_pass_with_the_solution(ray, tmp_path, request):
 
 @needs_jail
 @pytest.mark.ray
+@pytest.mark.timeout(900)
 def test_answers_get_what_they_declare(ray):
-    """Each is judged by what it can reach; the whole bank is graded by `make project`."""
-    names = ("solution", "wrong/forgets_the_momentum", "wrong/keeps_the_weights", "wrong/fixed_size")
+    """Each is judged by what it can reach, once all checks are proven on all answers: `make project` does that."""
+    names = ["solution"]
+    if is_proven(ROOT, "lab13a"):
+        names += ["wrong/highest_loss_is_best", "wrong/keeps_the_weights", "wrong/fixed_size"]
     some = [one for one in cases(ROOT, "lab13a") if one.name in names]
     findings = list(verify(ROOT, some, seed=13, by_reach=True))
     assert len(findings) == len(names)
@@ -67,6 +71,7 @@ def test_answers_get_what_they_declare(ray):
 
 @needs_jail
 @pytest.mark.ray
+@pytest.mark.timeout(7200)
 def test_a_class_of_eight_leaves_no_process(ray, request):
     """No check shuts its cluster down: the end of the sandbox does."""
     if not request.config.getoption("--nightly"):

@@ -60,8 +60,9 @@ class Disturbance:
     - mid_save: with its next samples a process is not to write a file beyond a quarter of the weights' size any more.
       The kernel ends it at that byte, in the middle of its next checkpoint; one that goes on all the same is killed.
     - full_disk: the checkpoints' disk has room for a quarter of the weights, until somebody asks for `free_step`.
-    - hold: the process that asks waits for a process that has not asked before, `patience_s` at most. From then on a
-      file lies at `notice`, so that a process in a sandbox knows, too.
+    - hold: the process that asks waits for a process that has not asked before, `patience_s` at most.
+
+    From then on a file lies at `notice`, so that a process in a sandbox knows of it.
     """
 
     kind: Literal["kill", "truncate", "corrupt", "stall", "mid_save", "full_disk", "hold"]
@@ -73,7 +74,7 @@ class Disturbance:
     is_given_up: bool = False  # by the others, while it stood still; the wait for another one, if none came
 
     def notice(self, address: str) -> str:
-        """Where a file lies once a training is held, whose sample server has this address."""
+        """Where a file lies once it has happened to a training whose sample server has this address."""
         return f"{address}.{self.kind}.{self.step}"
 
 
@@ -301,6 +302,7 @@ class SampleServer:
         # if no process has asked as this rank by a later step, the next one to ask will do
         if ours and (take.step > ours.step or (take.step, take.rank) == (ours.step, ours.rank)):
             ours.time_s = take.time_s
+            Path(ours.notice(self.address)).touch()
             return ours
         return None
 
@@ -355,7 +357,6 @@ class SampleServer:
     def _hold(self, struck: Disturbance) -> None:
         with self._lock:
             known, num_takes = set(self._askers()), len(self.record.takes)
-        Path(struck.notice(self.address)).touch()
         deadline_s = time.monotonic() + struck.patience_s
         while time.monotonic() < deadline_s and not self._is_closed:
             if not known.issuperset(self._askers(num_takes)):

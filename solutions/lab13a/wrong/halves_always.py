@@ -1,5 +1,5 @@
 # score: 22
-# hint: samples of step
+# hint: one took [(0, 6)]
 # Shares for two workers, also where one is left.
 
 # %% train_on_worker
