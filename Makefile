@@ -93,7 +93,7 @@ netlab: setup  ## real hosts on this machine against the emulator (Linux and roo
 	@$(BIN)/python -m worldsize.netlab
 	@$(BIN)/python -m pytest -m netlab tests/e2e/test_project1_on_two_hosts.py
 
-ray: setup  ## install Ray; grade a class on a cluster of it that is started here, and four answers to lab 13a
+ray: setup  ## install Ray; grade a class on a cluster of it that is started here, and answers to lab 13a
 	@$(INSTALL) -c constraints.txt -e '.[ray]'
 	@$(BIN)/python -m pytest -m ray
 
