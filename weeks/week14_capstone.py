@@ -7,7 +7,7 @@
 # | Running | less than a minute on two CPU cores; no GPU is needed |
 # | You need | weeks 7, 10 and 12: ZeRO, plans, failures; lab 10's cost of a step |
 # | You do not need | a cluster, or a quotation for one |
-# | Afterwards | the capstone: a design of your own, and a report on a published system |
+# | Afterwards | lab 14, your own machine predicted; the capstone: a design, and a report |
 #
 # Thirteen weeks each asked one question of a large system: what travels, what is held, what waits,
 # what fails. Someone who builds one must answer all of them at once, years before it runs. This
@@ -430,6 +430,9 @@ draw.table(table, title="Two runs that were not measured before, measured and on
 # the calibration first: two ranks that share their cores with other work wait for each other, and
 # no calibration knows how long. On GPUs it is the same work with larger numbers: measure the parts
 # alone, predict the whole, and print the error.
+#
+# How floors, rates and overheads are made of raw times, some of which lie, is
+# [lab 14](../labs/lab14/lab14.ipynb).
 #
 # ### Case study 1: 175 billion parameters on 1,024 A100
 #
@@ -1454,8 +1457,10 @@ quiz.ask("week14", seed=seed)
 #
 # ## The capstone
 #
-# Two pieces of work are handed in.
+# Three pieces of work are handed in.
 #
+# - **[Lab 14](../labs/lab14/lab14.ipynb)**, about 90 minutes: a machine calibrated from raw times,
+#   and runs of it predicted; 24 points.
 # - **[Project 3](../labs/project3/report.ipynb)**, about 15 hours: a design for a brief, with your
 #   cost, policy and train step; 100 points, of which your instructor reads 14.
 # - **[The report](../labs/report/report.ipynb)** on a published system, about 8 hours; 27 points,

@@ -1,0 +1,19 @@
+# score: 22.5
+# hint: then the link among all ranks
+# The all-reduces are taken for those among as many ranks as the program has.
+
+# %% predict
+def predict(measured, program):
+    def alone_s(name, flops, size_bytes):
+        if flops:
+            return product_s(measured["products"], flops, size_bytes)
+        return pass_s(measured["passes"], name, size_bytes)
+
+    write = [(one["size_bytes"], best_s(one["times_s"])) for one in measured["write"]]
+    numbers = (
+        in_program(measured["phases"], alone_s),
+        alpha_beta(measured["links"], max(2, program.num_ranks)),
+        line(write),
+    )
+    machine = Machine(*itertools.chain(*numbers))
+    return step_s(program, machine, alone_s), save_s(program, machine)

@@ -1,0 +1,69 @@
+"""Lab 14's open checks as a student runs them: with the solution, and with the usual mistakes."""
+
+import pytest
+from executed import errors, lab_outputs, message
+from repository import ROOT
+
+from autograder.authoring.known_answers import read_answer, solution_cells
+from autograder.authoring.scripts import parse
+
+pytestmark = pytest.mark.lesson
+
+LAB = ROOT / "solutions" / "lab14"
+SOLUTION = solution_cells(LAB / "lab14.py")
+CHECKS = [cell.title for cell in parse(LAB / "lab14.py").cells if cell.title.startswith("check_")]
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    """The outputs with the solution filled in."""
+    return lab_outputs("lab14", tmp_path_factory.mktemp("lab14"), SOLUTION)
+
+
+def printed(outputs):
+    return "".join(output.text for output in outputs if output.output_type == "stream")
+
+
+def test_open_checks_pass_with_the_solution(solved):
+    assert [name for name, outputs in solved.items() if errors(outputs)] == []
+    assert len([name for name in solved if name.startswith("check_")]) == 8
+    assert "whichever of seven points lies" in printed(solved["check_fitted_line"])
+
+
+def test_this_machine_is_drawn_with_the_students_fits_and_its_runs_are_beside_predictions(solved):
+    said = printed(solved["my_machine"])
+    assert [line.split(":")[0] for line in said.splitlines()[1:]] == ["products", "passes", "links", "write"]
+    (picture,) = [one.data["text/plain"] for one in solved["my_machine"] if "data" in one]
+    assert picture.count("of the fit.") == 2
+    (table,) = [one.data["text/plain"] for one in solved["held_out"] if "data" in one]
+    assert len(table.splitlines()) == 2 + 4
+
+
+@pytest.mark.parametrize(
+    ("answer", "check", "cause"),
+    [
+        ("means_of_the_times", "check_which_time", "never shorter"),
+        ("spread_over_the_median", "check_which_time", "The median over the shortest"),
+        ("least_squares", "check_fitted_line", "One point must not decide"),
+        ("relative_least_squares", "check_fitted_line", "One point must not decide"),
+        ("rate_without_a_floor", "check_fitted_line", "the floor at small sizes"),
+        ("latency_of_the_whole", "check_ring_link", "All 2 (n - 1) messages have a latency"),
+        ("one_latency", "check_ring_link", "with its own latency"),
+        ("one_rate_for_all_products", "check_alone", "the products most like it"),
+        ("straight_between_the_sizes", "check_alone", "between the logarithms of the sizes"),
+        ("passes_of_any_name", "check_alone", "Only the probes of this name count"),
+        ("sums_in_place_of_means", "check_in_program", "Divide by the number of operators"),
+        ("hides_the_all_reduce", "check_prediction", "and the gradients' all-reduce"),
+        ("saves_parameters_alone", "check_prediction", "4 of each state of the optimizer"),
+        ("error_at_what_it_has_seen", "check_left_out_error", "Fit all the others"),
+        ("links_among_the_ranks_of_the_program", "check_predict", "then the link"),
+    ],
+)
+def test_open_check_names_the_cause(answer, check, cause):
+    said = " ".join(message("lab14", SOLUTION | read_answer(LAB / "wrong" / f"{answer}.py").cells, check).split())
+    assert cause in said
+
+
+def test_an_open_check_needs_no_other(tmp_path):
+    outputs = lab_outputs("lab14", tmp_path, SOLUTION, last="check_predict", without=CHECKS[::2])
+    assert [name for name, found in outputs.items() if errors(found)] == []
