@@ -130,7 +130,7 @@ def rows(
         if not assignments or assignment.name in assignments:
             of_team = counting(coursedir, assignment.name)
             for student in people:
-                author = of_team.get(student.id, student.id)
+                author = str(of_team.get(student.id, student.id))
                 entry = last.get((assignment.name, author))
                 row = _row(coursedir, gradebook, assignment, student, author, entry, extensions)
                 found.append(replace(row, author=author if author != student.id else ""))
@@ -300,7 +300,9 @@ def write_blackboard(rows: Iterable[Row], to: Path, names: Mapping[str, str] | N
         [one.last_name, one.first_name, one.student, one.lms_user_id] + [scores.get(name) for name in table.max_scores]
         for one, scores in table.students
     ]
-    _write_csv(to, [[*header, *((names or {}).get(name, name) for name in table.max_scores)], *lines], csv.QUOTE_ALL)
+    _write_csv(
+        to, [[*header, *((names or {}).get(name, name) for name in table.max_scores)], *lines], are_all_quoted=True
+    )
 
 
 def write_gradescope(rows: Iterable[Row], to: Path, entries: Sequence[audit_log.Entry] = ()) -> None:
@@ -406,7 +408,9 @@ def _folder(name: str) -> str:
     return quote(name, safe=" @+,") if name.strip(".") else name.replace(".", "%2E")
 
 
-def _write_csv(to: Path, lines: Iterable[Sequence[object]], quoting: int = csv.QUOTE_MINIMAL) -> None:
+def _write_csv(to: Path, lines: Iterable[Sequence[object]], are_all_quoted: bool = False) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     with open(to, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, quoting=quoting).writerows([map(neutral, line) for line in lines])
+        csv.writer(file, quoting=csv.QUOTE_ALL if are_all_quoted else csv.QUOTE_MINIMAL).writerows(
+            [map(neutral, line) for line in lines]
+        )
