@@ -411,6 +411,5 @@ def _folder(name: str) -> str:
 def _write_csv(to: Path, lines: Iterable[Sequence[object]], are_all_quoted: bool = False) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     with open(to, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, quoting=csv.QUOTE_ALL if are_all_quoted else csv.QUOTE_MINIMAL).writerows(
-            [map(neutral, line) for line in lines]
-        )
+        quoting = csv.QUOTE_ALL if are_all_quoted else csv.QUOTE_MINIMAL
+        csv.writer(file, quoting=quoting).writerows([map(neutral, line) for line in lines])

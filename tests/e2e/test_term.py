@@ -13,7 +13,7 @@ from tiny_term import ABSENT, DAMAGED, LABS, NUM_QUESTIONS, Term, name, penalty,
 
 from autograder.judging.report import format_points
 
-pytestmark = pytest.mark.timeout(2400)  # all of it is one fixture
+pytestmark = pytest.mark.timeout(7200)  # all of it is one fixture
 GRADED = (*LABS, "quiz_two", "final_exam")
 
 

@@ -38,7 +38,7 @@ def judge(checks, cells, **options):
     return Report(checks=results, tier="these walls", seed=1, duration_s=0)
 
 
-def run(root: Path, *command: str) -> tuple[int, str, int]:
+def run(root: Path, *command: str, patience_s: float = 280) -> tuple[int, str, int]:
     """The exit code of a command, what it printed, and the peak of its memory in bytes."""
     done = subprocess.run(
         [sys.executable, __file__, *command],
@@ -46,7 +46,7 @@ def run(root: Path, *command: str) -> tuple[int, str, int]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=280,
+        timeout=patience_s,
         env={**os.environ, "COLUMNS": "300"},
     )
     text, _, last = done.stdout.decode(errors="replace").rstrip("\n").rpartition("\n")

@@ -96,7 +96,7 @@ class Term:
         """A command that ends well; grading needs the judge that runs nothing."""
         self.typed.append(command)
         if command[:2] == ("autograder", "grade"):
-            code, text, _ = stand_in_judge.run(self.root, *command)
+            code, text, _ = stand_in_judge.run(self.root, *command, patience_s=1800)
         else:
             done = run(self.root, *command)
             code, text = done.returncode, done.stdout
