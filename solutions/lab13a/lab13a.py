@@ -338,8 +338,8 @@ def fit_while_a_node_leaves(made, leaves, returns):
 def check_trainer():
     killed, leaves, returns = (
         Disturbance("kill", 4, 1),
-        Disturbance("hold", 7, 0, patience_s=120),
-        Disturbance("hold", 10, 0, patience_s=120),
+        Disturbance("hold", 7, 0, patience_s=180),
+        Disturbance("hold", 10, 0, patience_s=180),
     )
     with (
         Outside(TASK, killed, leaves, returns) as outside,
