@@ -317,7 +317,8 @@ def trainer(loop, config: dict, fewest: int, most: int, folder: str):
 # %% [markdown]
 # The check kills worker 1 at step 4. At step 7 the training is held, and the second node leaves:
 # its daemon gets SIGKILL, and its workers end with it. At step 10 it is held again, and a new node
-# comes. Three workers have room at first, then two, then three.
+# comes. Three workers have room at first, then two, then three. Ray prints that a worker died, and
+# the last lines of the daemon's log: here both are meant to happen.
 
 
 # %% given_leaving
