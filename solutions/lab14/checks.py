@@ -282,8 +282,9 @@ def expect_lines(
         calls.append((shuffled(rng, points),))
         lies = f"{len(places)} of {num} points lie" if places else "no point lies"
         truths.append((floor_s, rate, sizes, lies if has_floor else f"{lies}, no floor"))
-    for truth, given in zip(truths, returned(student, "line", calls), strict=True):
-        expect_line(given, *truth, hint)
+    found = returned(student, "line", calls)
+    for (floor_s, rate, sizes, what), given in zip(truths, found, strict=True):
+        expect_line(given, floor_s, rate, sizes, what, hint)
 
 
 @points(2, cell="check_fitted_line")
