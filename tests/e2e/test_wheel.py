@@ -1,6 +1,7 @@
 """The distributions, built and installed apart from the repository: they hold every file, and the commands start.
 
-What they need comes from this environment; tests/house/test_distributions.py checks that they declare it.
+What they need comes from this environment; tests/house/test_distributions.py checks that they declare it. The last
+test installs all of it from a folder of wheels into an environment of its own, without an index.
 """
 
 import shutil
@@ -12,15 +13,21 @@ import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
+import nbformat
 import pytest
 from repository import ROOT
+
+from autograder.authoring.student_copy import student_files
 
 pytestmark = pytest.mark.e2e
 
 
-def run(*command, cwd):
+WEEK = "week01_why_one_gpu_is_not_enough.ipynb"
+
+
+def run(*command, cwd, timeout_s=280):
     """What a command printed; the test fails with that where the command fails."""
-    ended = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=280)
+    ended = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=timeout_s)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     return ended.stdout
 
@@ -74,3 +81,32 @@ def test_the_library_runs_from_the_wheel(python, tmp_path):
 def test_the_commands_start_from_the_wheel(python, tmp_path):
     assert "Usage" in run(python, "-m", "autograder", "--help", cwd=tmp_path)
     assert run(python, "-m", "autograder", "--version", cwd=tmp_path).strip() == version("worldsize")
+
+
+@pytest.fixture(scope="module")
+def wheelhouse(built):
+    """A folder with the wheels of all that `worldsize` needs, from what pip is configured with; kept in build/."""
+    folder = ROOT / "build/wheelhouse"
+    (wheel,) = built.glob("worldsize-*.whl")
+    download = [sys.executable, "-m", "pip", "download", "-q", "-c", ROOT / "constraints.txt", "-d", folder]
+    run(*download, "--find-links", folder, "--only-binary", ":all:", wheel, cwd=built, timeout_s=900)
+    return folder
+
+
+@pytest.mark.timeout(2400)
+def test_week_1_runs_from_the_wheels_alone(built, wheelhouse, tmp_path):
+    venv.create(tmp_path / "environment", with_pip=True)
+    alone = tmp_path / "environment/bin/python"
+    options = ["-q", "--no-compile", "--no-index", "--find-links", wheelhouse, "-c", ROOT / "constraints.txt"]
+    (wheel,) = built.glob("worldsize-*.whl")  # itself, because an older one may lie in the wheelhouse
+    run(alone, "-m", "pip", "install", *options, wheel, cwd=tmp_path, timeout_s=900)
+    for place, content in student_files(ROOT, ["week01"]).items():
+        if place.startswith(("weeks/", "quizzes/")):
+            (tmp_path / place).parent.mkdir(exist_ok=True)
+            (tmp_path / place).write_bytes(content)
+    run(alone, "-m", "papermill", WEEK, "done.ipynb", cwd=tmp_path / "weeks", timeout_s=900)
+    cells = nbformat.read(tmp_path / "weeks/done.ipynb", as_version=4).cells
+    outputs = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) > 10
+    where = run(alone, "-c", "import worldsize; print(worldsize.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(tmp_path)
