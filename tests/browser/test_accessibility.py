@@ -1,7 +1,4 @@
-"""axe-core on every kind of page that is generated: nothing that it calls serious or critical, in light and dark.
-
-The site's pages are looked at in test_site.py.
-"""
+"""axe-core on every kind of page that is generated: nothing that it calls serious or critical, in light and dark."""
 
 import base64
 import shutil

@@ -15,7 +15,6 @@ from urllib.parse import unquote, urlsplit
 import lxml.html
 import nbformat
 import pytest
-from axe import serious
 from hidden_texts import found_in, hidden_lines, hidden_of_the_bank, solutions
 from needs import give_up
 from repository import ROOT
@@ -176,16 +175,6 @@ def visit(browser):
 
 def pages_of(site):
     return sorted(site.rglob("*.html"))
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(site, visit, theme):
-    found = []
-    for path in pages_of(site):
-        page, *_ = visit(path, theme=theme)
-        found += [f"{path.relative_to(site)}: {one}" for one in serious(page)]
-        page.context.close()
-    assert found == []
 
 
 def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(site):
