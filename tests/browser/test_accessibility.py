@@ -12,9 +12,10 @@ from quiz_class import a_class, right
 from repository import ROOT
 from typer.testing import CliRunner
 
-from autograder import demo
 from autograder.bench import leaderboard
 from autograder.cli import app
+from autograder.demo import run
+from autograder.demo.first_look import Cheat, Look
 from autograder.grading import progress, status
 from autograder.grading.exports import Points, Row, Standing
 from autograder.grading.status import Assignment, State, Status, Work
@@ -78,14 +79,11 @@ def the_feedback(folder):
 
 
 def the_demo(folder):
-    lesson = ROOT / "weeks/week01_why_one_gpu_is_not_enough.ipynb"
-    rows = [demo.Submission("ada", "all right", 22, 25, "graded: 3 checks passed", "a.html")]
-    picture = {"image/png": base64.b64encode(bars({"a": 1}, {"a": 2}, "t", "u").png()).decode(), "text/plain": "bars"}
-    notebook = demo.nbformat.read(lesson, as_version=4)
-    next(cell for cell in notebook.cells if cell.cell_type == "code").outputs = [
-        demo.nbformat.v4.new_output("display_data", picture)
-    ]
-    (folder / "a.html").write_text(demo._render("week01", "lab01", rows, notebook))
+    rows = [run.Submission("ada", "all right", 22, 25, "graded: 3 checks passed", "a.html")]
+    picture = bars({"a": 1}, {"a": 2}, "t", "u")._repr_mimebundle_()["text/html"]
+    seen = [Look("<h3>A ring</h3>\n<p>It runs.</p>", picture, "show(ring)")]
+    cheats = [Cheat("It claims full marks.", "the mean of all ranks", "No message carried it.", "0 of 22 points")]
+    (folder / "a.html").write_text(run._render("week01", "lab01", seen, cheats, rows))
 
 
 def the_lesson(folder):
