@@ -344,4 +344,4 @@ def test_the_commands_on_a_graded_course(graded, tmp_path):
     assert done.returncode == 0 and "dan" in done.stdout and "the grader broke" in done.stdout
     assert (tmp_path / "out.csv").read_text().startswith("Student,ID,SIS User ID,SIS Login ID,Section,X (1)\n")
     wrong = run(graded, "autograder", "export", "excel")
-    assert wrong.returncode == 1 and "choose one of csv, canvas, moodle, gradescope" in wrong.stdout
+    assert wrong.returncode == 1 and "choose one of csv, canvas, moodle, blackboard, gradescope" in wrong.stdout
