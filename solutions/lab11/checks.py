@@ -659,7 +659,7 @@ def check_reading_is_hidden(student, rng):
 @points(1, cell="check_read_ahead")
 def check_batches_and_errors(student, rng):
     """All batches in order, each read once; an error is raised where its batch is due."""
-    num, fails_at = whole(rng, 4, 6), whole(rng, 2, 3)
+    num, fails_at = whole(rng, 5, 7), whole(rng, 2, 3)  # one is left after it
     for fault, wanted in ((-1, list(range(num))), (fails_at, list(range(fails_at)))):
         run = student.emulated(reading_on_rank, [1e-3] * num, [1e-3] * num, fault, world_size=1)
         batches, asked, has_raised = entries(run.values[0], 3)
