@@ -324,8 +324,8 @@ def trainer(loop, config: dict, fewest: int, most: int, folder: str):
 # %% given_leaving
 def fit_while_a_node_leaves(made, leaves, returns):
     """Fit; the second node leaves where training is held first, and comes back where it is next."""
-    with ThreadPoolExecutor(1) as pool:
-        fitting = pool.submit(made.fit)
+    with ThreadPoolExecutor(1) as beside:
+        fitting = beside.submit(made.fit)
         while leaves.time_s is None and not fitting.done():
             time.sleep(0.05)
         cluster.remove_node(nodes.pop(), allow_graceful=False)
