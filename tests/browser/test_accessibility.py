@@ -6,6 +6,7 @@ import shutil
 import pytest
 from axe import serious
 from feedback_pages import answer, check, graded, html
+from made_results import made_result
 from nbformat.v4 import new_markdown_cell
 from planted_copies import copied, independent, pool
 from quiz_class import a_class, right
@@ -26,8 +27,6 @@ from autograder.similarity.page import write_page
 from autograder.similarity.pairs import Work as Code
 from autograder.similarity.pairs import compare
 from autograder.submissions.regrade_requests import Request
-from worldsize.bench import Machine, Result, Task, Timing
-from worldsize.bench.result_file import points
 from worldsize.draw.contrast import bars
 from worldsize.pages import LessonExporter
 
@@ -92,37 +91,7 @@ def the_lesson(folder):
 
 
 def the_leaderboard(folder):
-    machine = Machine(
-        processor="a processor",
-        num_cores=2,
-        memory_bytes=8 * 10**9,
-        system="Linux",
-        clock_mhz=3000,
-        gpus=[],
-        gpu_clocks_mhz=[],
-        matrix_flops_per_s=1e11,
-        python="3.11",
-        torch="2.13",
-        cuda="",
-        nccl="",
-        worldsize="0.1",
-    )
-    common = {"scaling": "strong", "is_synchronised": True, "kind": "real", "backend": "gloo", "batch_size": 128}
-    timings = [
-        Timing(world_size=size, repeat=0, num_timed_steps=10, window_s=1 / size, weights_error=1e-6, **common)
-        for size in (1, 2)
-    ]
-    one = Result(
-        program_sha256="a" * 64,
-        measured_at="2026-11-22T10:00:00+00:00",
-        machine=machine,
-        task=Task(),
-        num_warmup_steps=4,
-        num_threads=1,
-        cluster="classroom",
-        timings=timings,
-        points=points(timings),
-    )
+    one = made_result()
     page, num = leaderboard.page({"ada": one, "ben": one}, has_names=True)
     assert num == 2
     (folder / "a.html").write_text(page)

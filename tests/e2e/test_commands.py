@@ -19,6 +19,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from made_results import made_result
 from needs import is_required
 from quiz_class import right
 from repository import ROOT
@@ -26,8 +27,6 @@ from repository import ROOT
 from autograder.authoring.known_answers import compose, solution_cells
 from autograder.quiz.key import read_key
 from autograder.quiz.whole_bank import read_bank
-from worldsize.bench import Machine, Result, Task, Timing
-from worldsize.bench.result_file import points
 
 FENCE = re.compile(
     r"^(?:<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w*)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$",
@@ -130,7 +129,7 @@ def write_the_program(course: Path) -> None:
 def hand_in_project1(course: Path) -> None:
     """Let noor forget the program, which costs no time; ada has been measured before."""
     _place(course / "submitted/noor/report.ipynb", (course / "labs/project1/report.ipynb").read_text())
-    _place(course / "build/bench/project1/ada/result.json", _a_result().model_dump_json())
+    _place(course / "build/bench/project1/ada/result.json", made_result().model_dump_json())
 
 
 def collect_project1(course: Path) -> None:
@@ -173,41 +172,6 @@ BEFORE: dict[tuple[str, str], Callable[[Path], None]] = {
 def _place(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-
-
-def _a_result() -> Result:
-    """A result file of a program that was measured on one and two ranks, in the harness's own format."""
-    machine = Machine(
-        processor="a processor",
-        num_cores=2,
-        memory_bytes=8 * 10**9,
-        system="Linux",
-        clock_mhz=3000,
-        gpus=[],
-        gpu_clocks_mhz=[],
-        matrix_flops_per_s=1e11,
-        python="3.11",
-        torch="2.13",
-        cuda="",
-        nccl="",
-        worldsize="0.1",
-    )
-    common = {"scaling": "strong", "is_synchronised": True, "kind": "real", "backend": "gloo", "batch_size": 128}
-    timings = [
-        Timing(world_size=size, repeat=0, num_timed_steps=10, window_s=1 / size, weights_error=1e-6, **common)
-        for size in (1, 2)
-    ]
-    return Result(
-        program_sha256="a" * 64,
-        measured_at="2026-11-22T10:00:00+00:00",
-        machine=machine,
-        task=Task(),
-        num_warmup_steps=4,
-        num_threads=1,
-        cluster="classroom",
-        timings=timings,
-        points=points(timings),
-    )
 
 
 # What a page must have brought about, beyond commands that end well.
