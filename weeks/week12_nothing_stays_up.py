@@ -320,9 +320,9 @@ def daly_goodput(save_after_s, stall_s, start_s, mean_s):
 for between_s, printed_min in ((24 * HOUR_S, 117), (6 * HOUR_S, 57), (15 * MINUTE_S, 9.1)):
     young, daly = young_s(300, between_s) / 60, daly_s(300, between_s) / 60
     print(
-        f"M = {between_s / 3600:5.2f} h, w = 5 min: Young {young:6.2f}, Daly {daly:6.2f}", end="; "
+        f"M = {between_s / 3600:5.2f} h, w = 5 min: Young {young:6.2f}, Daly {daly:6.2f};"
+        f" Daly's figures 3 to 5 print {printed_min} min"
     )
-    print(f"Daly's figures 3 to 5 print {printed_min} min")
 
 # %% [markdown]
 # Daly's formula gives the optima of his own figures. Young's is fine until the interval comes near
