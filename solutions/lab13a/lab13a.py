@@ -14,6 +14,8 @@
 # reported         3            three new ones     6            two new ones  9
 # ```
 #
+# The last row has the steps in each checkpoint, and who begins anew from it.
+#
 # The cluster is real: two nodes, each with its own daemon, on this machine. Worker processes are
 # Ray's actors. The training is that of lab 12, small so that a step takes milliseconds; nearly all
 # of the time goes into starting processes.
@@ -21,20 +23,26 @@
 # | Function | What it does | Points | Time | Difficulty |
 # |---|---|---|---|---|
 # | `train_on_worker` | the training, as each worker runs it | 6 | 40 min | medium |
-# | `trainer` | how many workers, how many failures, what is kept | 6 | 30 min | easy |
+# | `trainer` | how many workers, how many failures, what is kept | 6 | 30 min | medium |
 # | `Member` | a training that can take the place of another | 5 | 40 min | hard |
 # | `population` | who copies whom, and with which learning rate | 5 | 30 min | medium |
 # | `cluster_manifest` | the same cluster on Kubernetes, for KubeRay | 4 | 25 min | medium |
 #
 # Work in this order. Each part has a check below it and folded hints above it.
 #
-# Each docstring is a contract: everything that it promises is graded, and nothing else. Samples are
-# handed out by a process outside of Ray, which sees which process takes which samples when, kills a
-# worker by its process ID as a node leaves, and gets the weights at the end. What Ray reports about
-# a run gives no points by itself: the grader trains on the same samples and compares the weights.
+# Each docstring is a contract: everything that it promises is graded, and nothing else; only the
+# losses that workers report are for you, in the table of part 2. A process outside of Ray hands
+# out the samples. It records who takes which ones and when, kills a worker
+# (SIGKILL to its process ID) as a node leaves, and receives the final weights. What Ray reports
+# about a run gives no points by itself: the grader trains on the same samples and compares the
+# weights.
 #
 # Ray's defaults surprise most people once. A run of Ray Train is *not* restarted after a failure
 # (`max_failures=0`); Ray Tune looks at its trials by the clock (`time_attr="time_total_s"`).
+#
+# The lab needs Ray: `pip install -c constraints.txt -e '.[ray]'`, 250 MB. What it says of defaults
+# is true of Ray 2.60. Most of a check's time goes into starting processes; that of part 2 starts
+# eleven workers, and waits up to three minutes for those of a new node.
 
 # %% setup
 import logging
@@ -110,6 +118,17 @@ def read_state(folder: str, model: nn.Module, optimizer: torch.optim.Optimizer) 
 
 
 # %% [markdown]
+# Your functions get a `Task`, and take its samples from outside:
+#
+# ```python
+# samples = open_samples(task.batch_size, task.seed)
+# images, labels = samples.take(step, start, stop)  # a part of the batch of this step
+# model = task.model()
+# optimizer = task.optimizer(model)
+# F.cross_entropy(model(images), labels)  # the loss: a mean over the samples
+# samples.hand_in(model)  # by worker 0, after the last step
+# ```
+#
 # The checks use these. `Outside` is the process that hands out the samples; `fed` gives a worker
 # its address. The grader has the same.
 
@@ -185,7 +204,8 @@ def train_on_worker(config: dict) -> None:
 
     - Every worker takes its part of each step's batch, once, from `open_samples`, in the order of
       the steps: equal parts, worker 0 the first one. A step's gradient is that of the whole batch.
-    - After every "every" steps all workers report the loss, and one of them a checkpoint.
+    - After every "every" steps all workers report {"step": the last step, "loss": that of their
+      own samples}, and one of them a checkpoint.
     - Where there is a checkpoint, training goes on at the first step that is not in it.
     - After the last step worker 0 hands in the model.
     """
@@ -355,9 +375,11 @@ def check_trainer():
         hint = "By default the first failure is the last one, and a number of workers is fixed."
         raise CheckFailed("3 workers, 3 new ones, 2, and 3 again", f"{came}", hint)
     if any(one.step % 3 for one in outside.firsts()):
-        raise CheckFailed("workers that begin where a checkpoint ends", "others")
+        steps = f"steps {sorted({one.step for one in outside.firsts()})}"
+        raise CheckFailed("workers that begin at step 0, 3, 6 or 9, where a checkpoint ends", steps)
     if not 2 <= num_kept <= 3:
-        raise CheckFailed("the two newest checkpoints are kept", f"{num_kept} of them")
+        hint = "`CheckpointConfig(num_to_keep=2)`"
+        raise CheckFailed("the two newest checkpoints are kept", f"{num_kept} of them", hint)
     if (error := weights_error(outside)) > 1e-3:
         raise CheckFailed("the weights of an undisturbed run", f"{error:.2g} of the way off")
     what = ("worker 1 killed", "node left", "node came back")
@@ -443,9 +465,9 @@ draw.table([fit_and_watch(num) for num in (1, 2, 4)], title="One to four workers
 # ## 3. One member of a population
 #
 # Now many trainings at once, each on one process. In population-based training (week 13) a bad
-# member takes the place of a good one: it *exploits*, by copying the weights, and *explores*, by
-# changing the learning rate. Ray Tune does the bookkeeping; a member has to be able to stop, to
-# go on in another process, and to become somebody else.
+# member gives up its own weights and goes on from a copy of a good one's: it *exploits*. Then it
+# changes the learning rate: it *explores*. Ray Tune does the bookkeeping; a member has to be able
+# to stop, to go on in another process, and to become somebody else.
 #
 # ```text
 #           round 0         round 1             round 2
@@ -680,7 +702,8 @@ def check_population():
         title="A population",
     )
     if any(len(own) != 3 for own, _ in found) or num_kept < 4:
-        raise CheckFailed("three rounds of each member, and its last state", f"{found}, {num_kept}")
+        rounds = f"{[len(own) for own, _ in found]} rounds, {num_kept} states"
+        raise CheckFailed("four members with three rounds each, and the last state of each", rounds)
     for number in range(2):
         scores = [losses[number] for _, losses in found]
         best, worst = scores.index(min(scores)), scores.index(max(scores))
@@ -689,7 +712,8 @@ def check_population():
             due = (2 * before, before / 2) if member == worst else (before,)
             if not any(abs(own[number + 1] - one) < 1e-9 for one in due):
                 expected = f"member {member} in round {number + 1}: a rate of {due}"
-                raise CheckFailed(expected, f"{own[number + 1]:g}", "Who is the worst, and when?")
+                hint = f"After round {number} member {worst} has the highest loss: only it changes."
+                raise CheckFailed(expected, f"{own[number + 1]:g}", hint)
     print("population: after rounds 0 and 1 the worst of four copied the best.")
 
 
