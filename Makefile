@@ -71,8 +71,8 @@ verify: setup  ## grade every known answer of every lab, right, wrong and cheati
 project: setup  ## grade every known answer of labs 12 and 13a and the projects, one at a time; their speed counts
 	@$(INSTALL) -c constraints.txt -e '.[ray]'
 	@$(BIN)/autograder verify lab12 lab13a project1 project2 project3
-	@$(BIN)/python -m pytest -n 0 -m lesson --nightly tests/e2e/test_project2_grading.py tests/e2e/test_project3_report.py tests/e2e/test_project3_class.py -k 'best_plan or project3'
-	@$(BIN)/python -m pytest -n 0 -m ray --nightly tests/e2e/test_lab13a.py -k 'open or class'
+	@$(BIN)/python -m pytest -n 0 -m 'lesson and nightly' --nightly tests/e2e
+	@$(BIN)/python -m pytest -n 0 -m 'ray and nightly' --nightly tests/e2e/test_lab13a.py
 
 lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 	@$(BIN)/ruff check .
@@ -125,8 +125,7 @@ term: setup  ## play a term with forty students through by an instructor's comma
 	@$(BIN)/python -m pytest -n 0 --nightly tests/e2e/test_term.py
 
 wheel: setup  ## build the distributions, start the commands from what they install; a hub, and a week from the zip
-	@$(BIN)/python -m pytest -n 0 -m e2e --nightly tests/e2e/test_wheel.py
-	@$(BIN)/python -m pytest -n 0 --nightly tests/e2e/test_places.py
+	@$(BIN)/python -m pytest -n 0 -m nightly --nightly tests/e2e/test_wheel.py tests/e2e/test_places.py
 
 oracles: setup  ## compute the quiz bank's answers by other means, on full samples
 	@$(BIN)/python -m pytest -n auto $(SPREAD) --nightly tests/quiz/test_quiz_bank.py

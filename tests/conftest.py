@@ -24,7 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under a shell's `&`;
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("worldsize")
-    group.addoption("--nightly", action="store_true", help="draw ten times as many samples")
+    group.addoption(
+        "--nightly", action="store_true", help="also run the longest tests, and draw ten times as many samples"
+    )
     group.addoption(
         "--write-durations", action="store_true", help=f"note in tests/{DURATIONS.name} what this run takes"
     )
@@ -46,10 +48,17 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep tests that share a prepared fixture on one worker, and start the longest of these groups first."""
     for item in items:
+        skip_until_night(item)
         if shares_a_fixture(item) and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(file_of(item.nodeid)))
     if hasattr(config, "workerinput"):  # by hand, one after the other, the order of the files reads better
         items[:] = longest_first(items, json.loads(DURATIONS.read_text()))
+
+
+def skip_until_night(item: pytest.Item) -> None:
+    """Skip a test marked `nightly`, with its reason, in a run without that option."""
+    if (mark := item.get_closest_marker("nightly")) and not item.config.getoption("--nightly"):
+        item.add_marker(pytest.mark.skip(reason=f"{mark.args[0]}; give --nightly"))
 
 
 def shares_a_fixture(item: pytest.Item) -> bool:

@@ -5,7 +5,7 @@ import types
 
 import pytest
 import torch
-from executed import errors, lab_outputs
+from executed import errors, failures, lab_outputs
 from repository import ROOT
 
 import worldsize as ws
@@ -61,7 +61,7 @@ def averaging(average_gradients):
 
 
 def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
-    assert [name for name, outputs in solved.items() if errors(outputs)] == []
+    assert failures(solved) == {}
     shown = {name: pictures(outputs) for name, outputs in solved.items() if name.startswith("check_")}
     assert len(shown) == 5 and all(len(found) == 1 for found in shown.values())
     assert shown.pop("check_rank_batches")[0].startswith("Which rank takes which sample. seed 0, epoch 0: rank")

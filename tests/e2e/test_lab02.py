@@ -3,7 +3,7 @@
 import types
 
 import pytest
-from executed import errors, lab_outputs
+from executed import errors, failures, lab_outputs
 from repository import ROOT
 
 import worldsize as ws
@@ -31,7 +31,7 @@ def solution():
 
 
 def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
-    assert [name for name, outputs in solved.items() if errors(outputs)] == []
+    assert failures(solved) == {}
     checks = {name: outputs for name, outputs in solved.items() if name.startswith("check_")}
     assert len(checks) == 5
     for outputs in checks.values():

@@ -5,7 +5,7 @@ import sys
 import types
 
 import pytest
-from executed import errors, lab_outputs
+from executed import errors, failures, lab_outputs
 from repository import ROOT
 
 from autograder.authoring.known_answers import read_answer, solution_cells
@@ -36,7 +36,7 @@ def checks():
 
 
 def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
-    assert [name for name, outputs in solved.items() if errors(outputs)] == []
+    assert failures(solved) == {}
     checks = {name: outputs for name, outputs in solved.items() if name.startswith("check_")}
     assert len(checks) == 9
     for name, outputs in checks.items():
@@ -72,7 +72,7 @@ def test_open_check_names_the_cause(tmp_path, answer, check, cause):
 
 def test_an_open_check_needs_no_other(tmp_path):
     outputs = lab_outputs("lab03", tmp_path, SOLUTION, without=CHECKS[:-2:2])
-    assert [name for name, found in outputs.items() if errors(found)] == []
+    assert failures(outputs) == {}
 
 
 class Crowded:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from executed import errors, lab_outputs, stream
+from executed import errors, failures, lab_outputs, stream
 from repository import ROOT
 
 import worldsize as ws
@@ -36,7 +36,7 @@ def mistaken(tmp_path_factory):
 
 
 def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
-    assert [name for name, outputs in solved.items() if errors(outputs)] == []
+    assert failures(solved) == {}
     checks = {name: outputs for name, outputs in solved.items() if name.startswith("check_")}
     assert len(checks) == 6
     for outputs in checks.values():

@@ -5,7 +5,7 @@ import types
 
 import pytest
 import torch
-from executed import errors, lab_outputs, stream
+from executed import errors, failures, lab_outputs, stream
 from repository import ROOT
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -25,7 +25,7 @@ def solved(tmp_path_factory):
 
 
 def test_open_checks_pass_with_the_solution_and_draw_what_they_measured(solved):
-    assert [name for name, outputs in solved.items() if errors(outputs)] == []
+    assert failures(solved) == {}
     checks = {name: outputs for name, outputs in solved.items() if name.startswith("check_")}
     assert len(checks) == 6
     drawn = {name for name, of in checks.items() if any(one.output_type == "display_data" for one in of)}

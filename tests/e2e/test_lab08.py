@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from block_by_hand import LAB, solution_source, solved
-from executed import errors, lab_outputs, message
+from executed import failures, lab_outputs, message
 from torch.nn import functional as F
 
 import worldsize as ws
@@ -30,7 +30,7 @@ def pictures(outputs):
 
 
 def test_open_checks_pass_with_the_solution(completed):
-    assert [name for name, outputs in completed.items() if errors(outputs)] == []
+    assert failures(completed) == {}
     assert len([name for name in completed if name.startswith("check_")]) == len(CHECKS) - 1
     found = pictures(completed["check_parallel_block"])
     assert len(found) == 2 and all(one.startswith("Timeline (") and "emulated" in one for one in found)
@@ -76,7 +76,7 @@ def test_open_check_names_the_cause(answer, check, cause):
 
 def test_an_open_check_needs_no_other(tmp_path):
     outputs = lab_outputs("lab08", tmp_path, SOLUTION, without=CHECKS[::2])
-    assert [name for name, found in outputs.items() if errors(found)] == []
+    assert failures(outputs) == {}
 
 
 def whole():

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from executed import errors, lab_outputs, message
+from executed import failures, lab_outputs, message
 from repository import ROOT
 
 from autograder.authoring.known_answers import read_answer, solution_cells
@@ -31,7 +31,7 @@ def printed(outputs):
 
 
 def test_open_checks_pass_with_the_solution(solved):
-    assert [name for name, outputs in solved.items() if errors(outputs)] == []
+    assert failures(solved) == {}
     assert len([name for name in solved if name.startswith("check_")]) == 7
     for name in ("check_gpipe", "check_one_f_one_b", "check_interleaved", "check_run_schedule"):
         (picture,) = shown(solved[name])
@@ -79,7 +79,7 @@ def test_open_check_names_the_cause(answer, check, cause):
 
 def test_an_open_check_needs_no_other(tmp_path):
     outputs = lab_outputs("lab09", tmp_path, SOLUTION, without=CHECKS[::2])
-    assert [name for name, found in outputs.items() if errors(found)] == []
+    assert failures(outputs) == {}
 
 
 def test_each_scored_case_has_a_schedule_as_short_as_the_bound_and_is_not_in_the_notebook():

@@ -5,7 +5,7 @@ import importlib.util
 import sys
 
 import pytest
-from executed import errors, lab_outputs, message
+from executed import failures, lab_outputs, message
 from repository import ROOT
 
 from autograder.authoring.known_answers import read_answer, solution_cells
@@ -33,7 +33,7 @@ def printed(outputs):
 
 
 def test_open_checks_pass_with_the_solution(solved):
-    assert [name for name, outputs in solved.items() if errors(outputs)] == []
+    assert failures(solved) == {}
     assert len([name for name in solved if name.startswith("check_")]) == 10
     (picture,) = shown(solved["check_gradients_on_mesh"])
     assert picture.startswith("Timeline (")
@@ -147,4 +147,4 @@ def test_open_check_names_the_cause(answer, check, cause):
 
 def test_an_open_check_needs_no_other(tmp_path):
     outputs = lab_outputs("lab10", tmp_path, SOLUTION, without=CHECKS[::2])
-    assert [name for name, found in outputs.items() if errors(found)] == []
+    assert failures(outputs) == {}

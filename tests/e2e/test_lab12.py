@@ -1,7 +1,7 @@
 """Lab 12's open checks as a student runs them, with the solution and with mistakes, and four answers judged."""
 
 import pytest
-from executed import errors, lab_outputs, message
+from executed import failures, lab_outputs, message
 from repository import ROOT
 
 from autograder.authoring.known_answers import read_answer, solution_cells
@@ -25,7 +25,7 @@ def printed(outputs):
 
 @pytest.mark.lesson
 def test_open_checks_pass_with_the_solution(solved):
-    assert [name for name, outputs in solved.items() if errors(outputs)] == []
+    assert failures(solved) == {}
     assert len([name for name in solved if name.startswith("check_")]) == 6
     assert "4 ranks, 2, 4: went on at step 8" in printed(solved["check_train"])
     assert "deadline: hung in a collective, ended" in printed(solved["check_deadline"])

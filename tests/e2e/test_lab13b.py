@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from executed import errors, lab_outputs, message
+from executed import failures, lab_outputs, message
 from repository import ROOT
 
 from autograder.authoring.known_answers import read_answer, solution_cells
@@ -16,7 +16,7 @@ SOLUTION = solution_cells(LAB / "lab13b.py")
 
 def test_open_checks_pass_with_the_solution_and_the_curves_agree(tmp_path):
     outputs = lab_outputs("lab13b", tmp_path, SOLUTION)
-    assert [name for name, found in outputs.items() if errors(found)] == []
+    assert failures(outputs) == {}
     assert len([name for name in outputs if name.startswith("check_")]) == 7
     (table,) = [one.data["text/plain"] for one in outputs["compared"] if one.output_type == "display_data"]
     rows = [re.split(r" {2,}", line.strip()) for line in table.splitlines()[2:]]

@@ -1,7 +1,7 @@
 """Lab 14's open checks as a student runs them: with the solution, and with the usual mistakes."""
 
 import pytest
-from executed import errors, lab_outputs, message
+from executed import failures, lab_outputs, message
 from repository import ROOT
 
 from autograder.authoring.known_answers import read_answer, solution_cells
@@ -25,7 +25,7 @@ def printed(outputs):
 
 
 def test_open_checks_pass_with_the_solution(solved):
-    assert [name for name, outputs in solved.items() if errors(outputs)] == []
+    assert failures(solved) == {}
     assert len([name for name in solved if name.startswith("check_")]) == 8
     assert "whichever of seven points lies" in printed(solved["check_fitted_line"])
 
@@ -66,4 +66,4 @@ def test_open_check_names_the_cause(answer, check, cause):
 
 def test_an_open_check_needs_no_other(tmp_path):
     outputs = lab_outputs("lab14", tmp_path, SOLUTION, last="check_predict", without=CHECKS[::2])
-    assert [name for name, found in outputs.items() if errors(found)] == []
+    assert failures(outputs) == {}

@@ -72,12 +72,6 @@ def course(tmp_path_factory):
     return folder / TOP
 
 
-@pytest.fixture
-def nightly(request):
-    if not request.config.getoption("--nightly"):
-        pytest.skip("minutes of installing; give --nightly")
-
-
 # JupyterHub
 
 
@@ -145,7 +139,7 @@ def hub(course, fetched, tmp_path):  # noqa: F811
         yield one
 
 
-@pytest.mark.usefixtures("nightly")
+@pytest.mark.nightly("minutes of installing")
 def test_two_users_of_a_hub_have_a_course_each_that_nothing_overwrites(hub):
     for user in ("ada", "zoe"):
         (hub.homes / user).mkdir(parents=True)
@@ -220,7 +214,7 @@ def test_a_misspelt_value_is_refused():
 # A hosted notebook
 
 
-@pytest.mark.usefixtures("nightly")
+@pytest.mark.nightly("minutes of installing")
 def test_the_zip_installs_beside_what_is_there_and_a_week_runs(course, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     home = tmp_path / "venv/bin"

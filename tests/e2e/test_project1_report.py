@@ -90,6 +90,7 @@ def test_a_result_file_is_drawn_and_no_program_started(drawn, result):
         assert f"{point.samples_per_s_per_rank:,.0f}" in row and f"{point.efficiency:.0%}" in row
 
 
+@pytest.mark.nightly("two minutes, and its checks are judged elsewhere")
 def test_every_experiment_runs_and_shows_what_it_says(measured):
     assert warnings(measured) == []
     pictures = {name: told(outputs) for name, outputs in measured.items() if told(outputs)}
@@ -116,6 +117,7 @@ def test_every_experiment_runs_and_shows_what_it_says(measured):
     assert 0 < float(re.search(r"busy for (\d+)%", seen).group(1)) <= 100
 
 
+@pytest.mark.nightly("two minutes, and its checks are judged elsewhere")
 def test_flags_change_how_a_step_is_computed_and_only_amp_what_it_gives(measured):
     heading, *rows = stream(measured["faster_arithmetic"]).splitlines()
     off = {row[:16].strip(): float(row.split()[-1]) for row in rows}
@@ -123,6 +125,7 @@ def test_flags_change_how_a_step_is_computed_and_only_amp_what_it_gives(measured
     assert off["as it is"] < 1e-5 and off["--channels-last"] < 1e-5 and 2e-4 < off["--amp"] < 0.1
 
 
+@pytest.mark.nightly("two minutes, and its checks are judged elsewhere")
 def test_the_numbers_in_the_text_are_what_the_cells_print(measured):
     assert "7.19 ms a step, of which 14%" in stream(measured["check_fast"])
     assert "takes 7.2 ms for this step" in CELLS["check_main-markdown-1"].source

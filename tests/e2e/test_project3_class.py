@@ -15,7 +15,7 @@ from autograder.authoring.known_answers import compose
 from autograder.authoring.notebooks import build
 from autograder.grading import verify
 
-pytestmark = [pytest.mark.lesson, needs_jail]
+pytestmark = [pytest.mark.lesson, pytest.mark.nightly("three submissions, two minutes of processor time"), needs_jail]
 
 NAME, PROGRAM = "project3", "programs.py"
 WORDS = "1. 160 nodes: 37 days for 2.37 million dollars."
@@ -48,9 +48,7 @@ def grade_class(root):
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory, request):
-    if not request.config.getoption("--nightly"):
-        pytest.skip("three submissions, two minutes of processor time; give --nightly")
+def course(tmp_path_factory):
     return once(tmp_path_factory.getbasetemp(), "project3-class", grade_class)
 
 

@@ -8,7 +8,7 @@ from copy import deepcopy
 
 import nbformat
 import pytest
-from executed import assert_quiet, errors, executed, stream
+from executed import assert_quiet, errors, executed, failures, stream
 from nbformat.v4 import new_code_cell
 from repository import ROOT
 
@@ -38,6 +38,7 @@ def read(unpacked, pattern):
     return notebook, path.parent
 
 
+@pytest.mark.nightly("more than a minute, and week 1 runs elsewhere")
 def test_week_1_runs_and_asks_its_questions(unpacked):
     outputs = executed(*read(unpacked, "weeks/week01*.ipynb"))
     assert_quiet(outputs)
@@ -54,7 +55,7 @@ def test_lab_1_asks_for_its_functions_and_passes_its_open_checks_once_they_are_w
     assert "Replace this line with your own code" in "\n".join(error.traceback)
     outputs = executed(solved, folder, allow_errors=True)
     assert len([name for name in outputs if name.startswith("check_")]) == 5
-    assert [name for name, found in outputs.items() if errors(found)] == []
+    assert failures(outputs) == {}
     assert stream(outputs["where"]) == f"{unpacked}/worldsize/__init__.py False\n"
 
 

@@ -19,7 +19,7 @@ from repository import ROOT
 
 from autograder.authoring.student_copy import student_files
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly("a minute")]
 
 
 WEEK = "week01_why_one_gpu_is_not_enough.ipynb"
@@ -33,10 +33,8 @@ def run(*command, cwd, timeout_s=280):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory, request):
+def built(tmp_path_factory):
     """The folder with a wheel of `worldsize`, built from its sdist, and one of the autograder."""
-    if not request.config.getoption("--nightly"):
-        pytest.skip("a minute; give --nightly, or `make wheel`")
     tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("built")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)

@@ -126,6 +126,12 @@ def errors(outputs: list) -> list:
     return [output for output in outputs if output.output_type == "error"]
 
 
+def failures(cells: Mapping[str, list]) -> dict[str, str]:
+    """What the last error of each cell that failed says, by the cell's id."""
+    failed = {name: errors(outputs) for name, outputs in cells.items() if errors(outputs)}
+    return {name: f"{found[-1].ename}: {found[-1].evalue}" for name, found in failed.items()}
+
+
 def stream(outputs: list) -> str:
     """What a cell printed."""
     return "".join(output.text for output in outputs if output.output_type == "stream")
