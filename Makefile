@@ -23,7 +23,7 @@ PYTHON312 ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.1
 OLDEST := build/oldest
 
 .PHONY: help setup demo site lab test lessons session sample reach verify project lint notebooks bench netlab ray check
-.PHONY: nightly pages wheel term gpu foreign deepspeed frameworks horovod oracles attacks coverage smoke parts
+.PHONY: nightly longest pages wheel term gpu foreign deepspeed frameworks horovod oracles attacks coverage smoke parts
 help:  ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -71,7 +71,6 @@ verify: setup  ## grade every known answer of every lab, right, wrong and cheati
 project: setup  ## grade every known answer of labs 12 and 13a and the projects, one at a time; their speed counts
 	@$(INSTALL) -c constraints.txt -e '.[ray]'
 	@$(BIN)/autograder verify lab12 lab13a project1 project2 project3
-	@$(BIN)/python -m pytest -n 0 -m 'lesson and nightly' --nightly tests/e2e
 	@$(BIN)/python -m pytest -n 0 -m 'ray and nightly' --nightly tests/e2e/test_lab13a.py
 
 lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
@@ -83,7 +82,7 @@ lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 bench: setup  ## measure every figure that the project claims, into build/bench.json
 	@$(BIN)/python tests/bench
 
-parts: setup  ## run every part of `make bench` once at its smallest size, so that none breaks unseen
+parts: setup  ## run a third of the parts of `make bench` at their smallest size, another third for each commit
 	@$(BIN)/python tests/bench --smallest
 
 gpu: setup  ## run every path that uses GPUs, and record what it gives in docs/measured; says so where there is none
@@ -116,13 +115,16 @@ horovod: setup  ## build Horovod for this torch, where it is not there: patched,
 check: lint session  ## what CI runs
 	@$(MAKE) --jobs=2 --output-sync=target sample parts  # each keeps one core busy
 
-nightly: verify project oracles attacks coverage bench smoke frameworks pages wheel term  ## all that takes longer than CI may; each part runs alone too
+nightly: verify project longest oracles attacks coverage bench smoke frameworks pages wheel term  ## all that takes longer than CI may; each part runs alone too
 
 pages: site  ## look through the whole site: links, answers, widths, themes, sizes
 	@$(BIN)/python -m pytest -n 0 --nightly tests/browser/test_site.py
 
 term: setup  ## play a term with forty students through by an instructor's commands
 	@$(BIN)/python -m pytest -n 0 --nightly tests/e2e/test_term.py
+
+longest: setup  ## run the tests that CI has no time for: long pages of docs/, reports of projects, a class of Project 3
+	@$(BIN)/python -m pytest -n 0 -m 'nightly and not ray' --nightly --ignore=tests/e2e/test_wheel.py --ignore=tests/e2e/test_places.py
 
 wheel: setup  ## build the distributions, start the commands from what they install; a hub, and a week from the zip
 	@$(BIN)/python -m pytest -n 0 -m nightly --nightly tests/e2e/test_wheel.py tests/e2e/test_places.py

@@ -123,7 +123,7 @@ def verify(
         typer.Option(
             "--sample",
             help="Faster still, with --reach: of labs whose checks and answers are as solutions/proven.json has them, "
-            "grade only the solution and a third, another for each commit, of the right answers, the cheating ones "
+            "grade only the solution and a fifth, another for each commit, of the right answers, the cheating ones "
             "and, for each check, one that fails it and little else.",
         ),
     ] = False,

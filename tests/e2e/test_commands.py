@@ -78,7 +78,7 @@ def blocks(page: str) -> list[Block]:
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 BLOCKS = {page: blocks(page) for page in PAGES}
 RUN = [page for page in PAGES if any(not block.reason for block in BLOCKS[page])]
-LONG = {"docs/benchmark.md", "docs/grading.md", "docs/quizzes.md"}  # nearly a minute of CPU each
+LONG = {"docs/benchmark.md", "docs/experiments.md", "docs/grading.md", "docs/quizzes.md"}
 
 
 # What a reader has done before a block: by its page and its first words.
@@ -270,7 +270,9 @@ def is_possible(block: Block) -> bool:
 
 
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.e2e] if page in LONG else []) for page in RUN])
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.nightly("nearly a minute") if page in LONG else ()) for page in RUN]
+)
 def test_a_page_can_be_followed_to_the_letter(course: Path, page: str) -> None:
     printed = ""
     for block in BLOCKS[page]:

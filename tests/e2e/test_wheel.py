@@ -19,7 +19,7 @@ from repository import ROOT
 
 from autograder.authoring.student_copy import student_files
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly("a minute")]
+pytestmark = pytest.mark.nightly("a minute")
 
 
 WEEK = "week01_why_one_gpu_is_not_enough.ipynb"
