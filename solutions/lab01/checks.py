@@ -48,7 +48,11 @@ NO_DDP = {
     "torch.distributed.Reducer": (
         "torch's DistributedDataParallel and its Reducer are not allowed here: this is what you"
         " build"
-    )
+    ),
+    "torch.distributed.fsdp": (
+        "torch's FSDP, which without sharding is the same, is not allowed here: this is what you"
+        " build"
+    ),
 }
 ALLOWED = {"broadcast", "all_reduce", "reduce", "send", "recv", "barrier"}
 BESIDES = 256  # bytes that each rank may send for counts or a loss, each time
