@@ -31,7 +31,9 @@ def main() -> int:
     if given.repository is not None:
         settings.append(f"-Drepository_url={given.repository}")
     folders = ["-d", str(out / "read"), str(out / "pages"), str(out / "html")]
-    status = build_main(["-b", "html", "-c", str(ROOT / "website"), "-W", "--keep-going", "-q", *settings, *folders])
+    status = build_main(
+        ["-b", "html", "-c", str(ROOT / "website"), "-W", "--keep-going", "-q", "-j", "auto", *settings, *folders]
+    )
     if not status:
         print(f"The site: {out / 'html' / 'index.html'}")
     return status
