@@ -219,14 +219,14 @@ def drawn_sizes(rng: torch.Generator, num: int) -> tuple[list[float], float]:
     return sizes, 2 ** (low + (high - low) * between(rng, 0.45, 0.55))
 
 
-LIES = (0.1, 0.3, 4.0, 12.0)
+FAR_OFF = (0.1, 0.3, 4.0, 12.0)
 
 
-def lying(rng: torch.Generator, num: int, places: Sequence[int]) -> list[float]:
-    """Factors of the points: wrong ones at these places, the others within 0.3% of 1."""
+def drawn_factors(rng: torch.Generator, num: int, places: Sequence[int]) -> list[float]:
+    """Factors of the times: far off at these places, the others within 0.3% of 1."""
     factors = [between(rng, 0.997, 1.003) for _ in range(num)]
     for place in places:
-        factors[place] = shuffled(rng, LIES)[0]
+        factors[place] = shuffled(rng, FAR_OFF)[0]
     return factors
 
 
@@ -271,17 +271,17 @@ def check_spread(student, rng):
 def expect_lines(
     student: Any, rng: torch.Generator, cases: Sequence[tuple[int, Sequence[int], bool]], hint: str
 ) -> None:
-    """Raise CheckFailed unless lines are found of so many points, with lies and with a floor."""
+    """Raise CheckFailed unless lines are found of so many points, some wrong, with a floor or not."""
     calls, truths = [], []
     for num, places, has_floor in cases:
         sizes, knee = drawn_sizes(rng, num)
         rate = 10 ** between(rng, 8, 10)
         floor_s = knee / rate if has_floor else 0.0
-        factors = lying(rng, num, places)
+        factors = drawn_factors(rng, num, places)
         points = [(x, (floor_s + x / rate) * one) for x, one in zip(sizes, factors, strict=True)]
         calls.append((shuffled(rng, points),))
-        lies = f"{len(places)} of {num} points lie" if places else "no point lies"
-        truths.append((floor_s, rate, sizes, lies if has_floor else f"{lies}, no floor"))
+        what = f"{len(places)} of {num} points wrong" if places else "all points right"
+        truths.append((floor_s, rate, sizes, what if has_floor else f"{what}, no floor"))
     found = returned(student, "line", calls)
     for (floor_s, rate, sizes, what), given in zip(truths, found, strict=True):
         expect_line(given, floor_s, rate, sizes, what, hint)
@@ -299,8 +299,10 @@ def check_line_of_right_points(student, rng):
 
 
 @points(3, cell="check_fitted_line")
-def check_line_among_lies(student, rng):
-    """The same where a fifth of the points lies, in either direction, at the ends and between."""
+def check_line_among_wrong_points(student, rng):
+    """The same where up to a fifth of the points are wrong, too long or too short, at the ends and
+    between them.
+    """
     cases = [(7, (place,), True) for place in (0, 1, 3, 5, 6)]
     cases += [(11, (0, 10), True), (11, (9, 10), True), (11, (0, 5), True), (11, (4, 7), True)]
     hint = "Most points are right: take the line that is near to most, in relative distance."
@@ -323,14 +325,14 @@ def check_ring(student, rng):
 @points(2, cell="check_ring_link")
 def check_alpha_beta(student, rng):
     """The latency and the rate of a link from all-reduces among 2 to 8 ranks, of which some were
-    disturbed and one lies.
+    disturbed and one is wrong.
     """
     calls, truths = [], []
     for num_ranks in (2, 3, 4, 8):
         sizes, knee = drawn_sizes(rng, 9)
         rate = 1e9 * between(rng, 0.5, 20)
         latency_s = knee / num_ranks / rate
-        factors = lying(rng, 9, [whole(rng, 0, 8)])
+        factors = drawn_factors(rng, 9, [whole(rng, 0, 8)])
         rows = [
             probe(rng, one * reference_all_reduce_s(x, num_ranks, latency_s, rate), size_bytes=x)
             for x, one in zip(sizes, factors, strict=True)
@@ -459,10 +461,10 @@ def drawn_operators(rng: torch.Generator, scale: float, num: int) -> list[list[A
 
 
 def simple_s(name: str, flops: float, size_bytes: float) -> float:
-    return 2e-6 + flops / 3e10 + size_bytes / (6e9 if name == "add" else 3e9)
+    return 2e-7 + flops / 3e10 + size_bytes / (6e9 if name == "add" else 3e9)
 
 
-SCALES = (0.5, 2, 8, 32, 128, 512, 2048, 4096, 8192)
+SCALES = (0.1, 0.5, 2, 8, 32, 128, 512, 2048, 8192)  # the first four show most of the overhead
 
 
 def drawn_phases(
@@ -480,12 +482,12 @@ def drawn_phases(
 
 
 def expect_in_program(
-    student: Any, rng: torch.Generator, lies: Sequence[Sequence[int]], hint: str
+    student: Any, rng: torch.Generator, wrong: Sequence[Sequence[int]], hint: str
 ) -> None:
     calls, truths = [], []
-    for places in lies:
+    for places in wrong:
         overhead_s, slowdown = 1e-6 * between(rng, 20, 60), between(rng, 1.1, 3)
-        factors = lying(rng, len(SCALES), places)
+        factors = drawn_factors(rng, len(SCALES), places)
         calls.append((drawn_phases(rng, overhead_s, slowdown, factors, simple_s), simple_s))
         truths.append((overhead_s, slowdown))
     for (overhead_s, slowdown), given in zip(
@@ -506,9 +508,9 @@ def check_overhead_and_slowdown(student, rng):
 
 
 @points(1.5, cell="check_in_program")
-def check_program_among_lies(student, rng):
-    """The same where one program of nine was disturbed, the smallest, the largest or another."""
-    hint = "`line` finds it, although some programs lie: all of them are its points."
+def check_overhead_beside_a_wrong_program(student, rng):
+    """The same where the time of one program of nine is wrong: the smallest, the largest, another."""
+    hint = "Give `line` all programs as its points: it finds the right line beside a wrong one."
     expect_in_program(student, rng, [(0,), (4,), (len(SCALES) - 1,)], hint)
 
 

@@ -1,4 +1,4 @@
-# The line of two points with the least sum of distances, without those that may lie.
+# The line of two points with the least sum of distances, without those that may be wrong.
 
 # %% fitted_line
 def line(points):

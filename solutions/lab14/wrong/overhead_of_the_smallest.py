@@ -1,6 +1,6 @@
 # score: 21 to 22.5
-# hint: although some programs lie
-# The overhead is that of the smallest program, the slowdown that of the largest: one may lie.
+# hint: beside a wrong one
+# The overhead is that of the smallest program, the slowdown that of the largest: one may be wrong.
 
 # %% in_program
 def in_program(phases, alone_s):

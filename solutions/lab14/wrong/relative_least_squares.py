@@ -1,6 +1,6 @@
 # score: 19.5 to 21
 # hint: near to most
-# Least squares of relative distances: right, until a point lies.
+# Least squares of relative distances: right, until a point is wrong.
 
 # %% fitted_line
 def line(points):
