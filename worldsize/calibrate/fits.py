@@ -14,8 +14,9 @@ _NUM_ROUNDS = 7
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """The seconds before the first byte and the bytes a second of (bytes, seconds), by the median of all slopes.
 
-    Half of the points but one may be wrong by any amount. Source: Sen, "Estimates of the Regression Coefficient Based
-    on Kendall's Tau", Journal of the American Statistical Association 63, 1968.
+    Up to 29% of the points may be wrong by any amount: of more, half of the pairs have a wrong one. Source: Sen,
+    "Estimates of the Regression Coefficient Based on Kendall's Tau", Journal of the American Statistical Association
+    63, 1968.
     """
     pairs = itertools.combinations(sorted(points), 2)
     slopes = [(high_s - low_s) / (high - low) for (low, low_s), (high, high_s) in pairs if high > low]

@@ -41,65 +41,67 @@ def picture(title: str, measured: Measured, fits: Fits) -> Picture:
 
 
 def _products(axes: Axes, measured: Measured, fits: Fits) -> str:
-    rates, distances = [], []
+    flops: list[float] = []
+    rates: list[float] = []
+    fitted: list[float] = []
     for name, colour in _PRODUCTS.items():
         rows = [row for row in measured["products"] if row["name"] == name]
         if not rows:
             continue
         here = [row["flops"] / min(row["times_s"]) / 1e9 for row in rows]
         axes.plot([row["flops"] for row in rows], here, "o", markersize=4, alpha=0.7, color=colour, label=name)
+        flops += [row["flops"] for row in rows]
         rates += here
         if fits.product_s is not None:
-            fitted = [row["flops"] / fits.product_s(row["flops"], row["size_bytes"]) / 1e9 for row in rows]
-            axes.plot([row["flops"] for row in rows], fitted, "_", markersize=8, color=INK, label=_once(axes, "fit"))
-            distances += [abs(math.log(one / other)) for one, other in zip(fitted, here, strict=True)]
+            fitted += [row["flops"] / fits.product_s(row["flops"], row["size_bytes"]) / 1e9 for row in rows]
+    if fitted:
+        axes.plot(flops, fitted, "_", markersize=8, color=INK, label="fit")
     _scaled(axes, "flops of a product", "GFLOP/s", "Products")
-    said = f"Products reach {significant(min(rates))} to {significant(max(rates))} GFLOP/s, large ones most."
-    return said + _off(distances)
+    said = f"Products reach {significant(min(rates))} to {significant(max(rates))} GFLOP/s."
+    return said + _off(fitted, rates)
 
 
 def _passes(axes: Axes, measured: Measured, fits: Fits) -> str:
-    ends, distances = [], []
+    ends: list[str] = []
+    rates: list[float] = []
+    fitted: list[float] = []
     for name, colour in _PASSES.items():
         rows = [row for row in measured["passes"] if row["name"] == name]
         if not rows:
             continue
-        rates = [row["size_bytes"] / min(row["times_s"]) / 1e9 for row in rows]
-        axes.plot(
-            [row["size_bytes"] for row in rows],
-            rates,
-            "o" if fits.pass_s else "o-",
-            markersize=4,
-            color=colour,
-            label=name,
-        )
-        ends.append(f"{name} {significant(rates[-1])}")
+        sizes = [row["size_bytes"] for row in rows]
+        here = [size / min(row["times_s"]) / 1e9 for size, row in zip(sizes, rows, strict=True)]
+        axes.plot(sizes, here, "o" if fits.pass_s else "o-", markersize=4, color=colour, label=name)
+        ends.append(f"{name} {significant(here[-1])}")
+        rates += here
         if fits.pass_s is not None:
-            fitted = [row["size_bytes"] / fits.pass_s(name, row["size_bytes"]) / 1e9 for row in rows]
-            axes.plot([row["size_bytes"] for row in rows], fitted, color=colour, linewidth=1, label=_once(axes, "fit"))
-            distances += [abs(math.log(one / other)) for one, other in zip(fitted, rates, strict=True)]
+            by_fit = [size / fits.pass_s(name, size) / 1e9 for size in sizes]
+            axes.plot(sizes, by_fit, color=colour, linewidth=1)
+            fitted += by_fit
+    if fitted:
+        axes.plot([], [], color=INK, linewidth=1, label="fit")  # a line of each colour is one
     _scaled(axes, "bytes moved", "GB/s", "Passes over memory")
-    return f"Passes over the largest tensors, in GB/s: {', '.join(ends)}." + _off(distances)
+    return f"Passes over the largest tensors, in GB/s: {', '.join(ends)}." + _off(fitted, rates)
 
 
-def _once(axes: Axes, label: str) -> str:
-    """The label, or one that no legend shows where the axes have it."""
-    return f"_{label}" if label in axes.get_legend_handles_labels()[1] else label
-
-
-def _off(distances: Sequence[float]) -> str:
+def _off(fitted: Sequence[float], measured: Sequence[float]) -> str:
     """How far a fit is from the probes, in words; nothing without a fit."""
-    return f" Half of them are within {math.expm1(median(distances)):.0%} of the fit." if distances else ""
+    if not fitted:
+        return ""
+    distances = [abs(math.log(one / other)) for one, other in zip(fitted, measured, strict=True)]
+    return f" Half of them are within {math.expm1(median(distances)):.0%} of the fit."
 
 
 def _links(axes: Axes, measured: Measured, fits: Fits) -> str:
     rows = measured["links"]
     sizes = [row["size_bytes"] for row in rows]
     fitted = [1e3 * fits.message_s(size) for size in sizes]
+    times_ms = [1e3 * min(row["times_s"]) for row in rows]
+    axes.plot(sizes, times_ms, "o", markersize=5, color=ORANGE, label="measured")
     axes.plot(sizes, fitted, color=INK, label="fit")
-    axes.plot(sizes, [1e3 * min(row["times_s"]) for row in rows], "o", markersize=5, color=ORANGE, label="measured")
     _scaled(axes, "bytes of an all-reduce", "ms", "Messages")
-    return f"All-reduces take {significant(fitted[0])} to {significant(fitted[-1])} ms by the fitted link."
+    said = f"All-reduces take {significant(fitted[0])} to {significant(fitted[-1])} ms by the fitted link."
+    return said + _off(fitted, times_ms)
 
 
 def _scaled(axes: Axes, x_label: str, y_label: str, title: str) -> None:

@@ -35,8 +35,8 @@ SHAPES = tuple(  # rows, summed over, columns
 )
 NUM_ELEMENTS = (1 << 8, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 SEQUENCES = ((4, 4, 32, 32), (4, 4, 128, 32), (4, 4, 256, 64))  # batch, heads, length, size of a head
-MESSAGE_BYTES = (1 << 10, 1 << 14, 1 << 17, 1 << 19, 1 << 20, 1 << 22, 1 << 24)
-FILE_BYTES = (1 << 12, 1 << 20, 1 << 23, 1 << 25)
+MESSAGE_BYTES = (1 << 10, 1 << 12, 1 << 14, 1 << 17, 1 << 19, 1 << 20, 1 << 22, 1 << 24)
+FILE_BYTES = (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 1 << 23, 1 << 25)
 STEPS = ((16, 4, 10), (160, 96, 4), (320, 64, 2), (640, 160, 1))  # width, batch, steps in a round
 _WIDTH = 256  # of the rows in passes over memory
 _LEAST_ROUNDS = 2
