@@ -431,7 +431,7 @@ draw.table(table, title="Two runs that were not measured before, measured and on
 # no calibration knows how long. On GPUs it is the same work with larger numbers: measure the parts
 # alone, predict the whole, and print the error.
 #
-# How floors, rates and overheads are made of raw times, some of which lie, is
+# How floors, rates and overheads are made of raw times, some of which are wrong, is
 # [lab 14](../labs/lab14/lab14.ipynb).
 #
 # ### Case study 1: 175 billion parameters on 1,024 A100
