@@ -233,8 +233,13 @@ def drawn_factors(rng: torch.Generator, num: int, places: Sequence[int]) -> list
 def expect_line(given: Any, floor_s: float, rate: float, sizes: Any, what: str, hint: str) -> None:
     """Raise CheckFailed unless a floor and a rate predict sizes between the points' own."""
     found_s, found = pair(given)
+    if found_s > found:
+        raise CheckFailed(
+            "the floor, then the rate", shown(given), "The floor in seconds is first."
+        )
     if not (found_s >= 0 and found > 0):
-        raise CheckFailed("a floor of 0 or more and a rate above 0", shown(given), hint)
+        rounding = "A floor that rounding brings below 0 is 0: max(0.0, floor)."
+        raise CheckFailed("a floor of 0 or more and a rate above 0", shown(given), rounding)
     low, high = min(sizes), max(sizes)
     for place in range(9):
         size = low * (high / low) ** (place / 8)
@@ -271,7 +276,7 @@ def check_spread(student, rng):
 def expect_lines(
     student: Any, rng: torch.Generator, cases: Sequence[tuple[int, Sequence[int], bool]], hint: str
 ) -> None:
-    """Raise CheckFailed unless lines are found of so many points, some wrong, with a floor or not."""
+    """Raise CheckFailed unless lines of so many points are found, some of them wrong."""
     calls, truths = [], []
     for num, places, has_floor in cases:
         sizes, knee = drawn_sizes(rng, num)
@@ -342,7 +347,10 @@ def check_alpha_beta(student, rng):
     for (latency_s, rate, num_ranks), given in zip(
         truths, returned(student, "alpha_beta", calls), strict=True
     ):
-        hint = "The floor has 2 (n - 1) latencies; each message has 1 / n of the bytes."
+        hint = (
+            "Of each probe the shortest time counts. The floor has 2 (n - 1) latencies; each"
+            " message has 1 / n of the bytes."
+        )
         found_s, found = pair(given)
         expect_near(found_s, latency_s, f"seconds of latency among {num_ranks} ranks", hint)
         expect_near(found, rate, f"bytes a second among {num_ranks} ranks", hint)
@@ -402,8 +410,9 @@ def grade_error(mine: float, full: float, none: float, expected: str, hint: str)
 
 @points(3, cell="check_alone")
 def check_products(student, rng):
-    """Products that were not measured, on machines with three laws of efficiency: points in
-    proportion to the mean error, none for that of one rate, all for the judge's own and 2 points.
+    """Products between the measured ones and one of these, on machines with three laws of
+    efficiency. All points for a mean error of at most the judge's own and 2 percentage points, none
+    for that of one rate for all, a part between them.
     """
     calls, truths = [], []
     for kind in (0, 1, 2):
@@ -414,6 +423,9 @@ def check_products(student, rng):
                 wanted = of_shape(whole(rng, low, high), whole(rng, 80, 480), whole(rng, 80, 480))
                 calls.append((rows, *wanted))
                 truths.append(law(*wanted))
+        one = rows[0]  # measured: it is at no distance from itself
+        calls.append((rows, one["flops"], one["size_bytes"]))
+        truths.append(min(one["times_s"]))
     given = returned(student, "product_s", calls)
     mine = fmean(error(one, wanted) for one, wanted in zip(given, truths, strict=True))
     own = fmean(
@@ -503,13 +515,15 @@ def expect_in_program(
 @points(1.5, cell="check_in_program")
 def check_overhead_and_slowdown(student, rng):
     """The overhead and the slowdown of programs with different numbers of operators."""
-    hint = "Divide by the number of operators: then it is a line."
+    hint = "Divide the shortest time by the number of operators: then it is a line."
     expect_in_program(student, rng, [(), (), ()], hint)
 
 
 @points(1.5, cell="check_in_program")
 def check_overhead_beside_a_wrong_program(student, rng):
-    """The same where the time of one program of nine is wrong: the smallest, the largest, another."""
+    """The same where the time of one program of nine is wrong: of the smallest, of the largest, of
+    another.
+    """
     hint = "Give `line` all programs as its points: it finds the right line beside a wrong one."
     expect_in_program(student, rng, [(0,), (4,), (len(SCALES) - 1,)], hint)
 
@@ -596,7 +610,7 @@ def drawn_measured(rng: torch.Generator) -> tuple[dict[str, Any], tuple[Any, ...
     law = drawn_law(rng, 0)
     products = drawn_products(rng, law)
     passes = []
-    for name, rate in (("add", between(rng, 2e9, 9e9)), ("gelu", between(rng, 1e9, 3e9))):
+    for name, rate in (("add", between(rng, 2e9, 9e9)), ("gelu", between(rng, 2e9, 4e9))):
         for size in (1e3, 1e4, 1e5, 1e6, 1e7):
             row = probe(rng, 2e-6 + size / rate, name=name, flops=0, size_bytes=size)
             passes.append(row)
@@ -624,21 +638,30 @@ def drawn_measured(rng: torch.Generator) -> tuple[dict[str, Any], tuple[Any, ...
 
 @points(1.5, cell="check_predict")
 def check_predict_made_up(student, rng):
-    """Steps and saves of drawn programs, on 1 to 8 ranks, from the probes of a drawn machine."""
+    """Steps and saves of drawn programs, on 1 to 8 ranks, from the probes of a drawn machine. One
+    program has products with a name that no probe has.
+    """
     calls, truths = [], []
-    for num_ranks, num_states in ((1, 0), (2, 2), (8, 1)):
+    hint = "Operators alone, in a program, then the link among all ranks: which part is off?"
+    named = "An operator with flops is a product, whatever its name."
+    linear = ("Program", [["linear", *of_shape(1024, 512, 512)]] * 20, 1, 1_000_000, 1)
+    for program, its_hint in (
+        *((drawn_program(rng, *one), hint) for one in ((1, 0), (2, 2), (8, 1))),
+        (linear, named),
+    ):
         measured, machine, alone_s = drawn_measured(rng)
-        program = drawn_program(rng, num_ranks, num_states)
         calls.append((measured, program))
         step = reference_step_s(program[1:], machine[1:], alone_s)
-        truths.append((step, reference_save_s(program[1:], machine[1:]), num_ranks))
-    for (step, save, num_ranks), given in zip(
+        truths.append((step, reference_save_s(program[1:], machine[1:]), program[2], its_hint))
+    for (step, save, num_ranks, hint), given in zip(
         truths, returned(student, "predict", calls), strict=True
     ):
-        hint = "Operators alone, in a program, then the link among all ranks: which part is off?"
         what = f"seconds of a step on {among(num_ranks)} of a made-up machine"
         expect_near(entry(given, 0), step, what, hint)
-        hint = "A line through the probes of kind write; all states of the optimizer are saved."
+        hint = (
+            "A line through the shortest times of the probes of kind write; all states of the"
+            " optimizer are saved."
+        )
         expect_near(entry(given, 1), save, "seconds of a save on a made-up machine", hint)
 
 
@@ -766,8 +789,9 @@ def scaled(rows: Sequence[Any], unit: float) -> list[Any]:
 
 @points(1.5, cell="check_predict")
 def check_predict_this_machine(student, rng):
-    """Programs that no probe resembles, on the machine that judges, by the student's functions
-    alone: points in proportion to the mean error, all for 1.25 times the judge's and 10 points.
+    """Programs that were not among the probes, on the machine that judges, by the student's
+    functions alone. All points for a mean error of at most 1.25 times the judge's own and 10
+    percentage points, none for that of two rates for everything, a part between them.
     """
     asked = [*PROBED, *HELD_OUT]
     limits = NUM_ROUNDS, LEAST_ROUNDS, LIMIT_S

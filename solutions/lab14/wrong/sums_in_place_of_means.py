@@ -1,5 +1,5 @@
 # score: 19.5 to 21
-# hint: Divide by the number of operators
+# hint: by the number of operators
 # A line through whole programs: its floor is that of a program, shared by the mean number.
 
 # %% in_program

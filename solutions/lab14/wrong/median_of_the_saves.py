@@ -1,0 +1,15 @@
+# score: 22.5
+# hint: the shortest times of the probes
+# The median of the times stands for a save.
+
+# %% predict
+def predict(measured, program):
+    def alone_s(name, flops, size_bytes):
+        if flops:
+            return product_s(measured["products"], flops, size_bytes)
+        return pass_s(measured["passes"], name, size_bytes)
+
+    write = [(one["size_bytes"], median(one["times_s"])) for one in measured["write"]]
+    numbers = in_program(measured["phases"], alone_s), alpha_beta(measured["links"], 2), line(write)
+    machine = Machine(*itertools.chain(*numbers))
+    return step_s(program, machine, alone_s), save_s(program, machine)
