@@ -37,9 +37,8 @@
 # gives you the probes, and compares the steps that you predict with those of programs that it has
 # timed in the same minute. All times in it are multiplied by one factor, which is drawn.
 #
-# Two functions, `product_s` and `predict`, are graded by their error, in proportion. An error as
-# small as the first figure in the docstring gets all points, one as large as the second gets none,
-# and one half way between them gets half.
+# `product_s` and half of `predict` are graded by their error. Their docstrings say which error
+# still gets all points and which gets none; between the two the points fall in proportion.
 #
 # Your functions only compute: they measure nothing and start no other process.
 # `worldsize.calibrate`, which does the same work, is out of reach while they are graded.
@@ -301,7 +300,7 @@ def check_fitted_line():
     expect_line(line(points_of(0.0, 1e9)), 0.0, 1e9, "without a floor", "The floor may be 0.")
     for place, factor in itertools.product(range(len(SIZES)), (0.2, 5)):
         what = f"where point {place + 1} of {len(SIZES)} is {factor:g} times what it should be"
-        hint = "One point must not decide: take the least sum of abs(log(line / time))."
+        hint = "One point must not decide, and low lines must not win: see hint 2."
         expect_line(line(points_of(1e-3, 1e9, [(place, factor)])), 1e-3, 1e9, what, hint)
     print("line: the floor and the rate, whichever of seven points is wrong.")
 
@@ -669,7 +668,7 @@ def check_prediction():
     for num_states, wanted_ms in ((0, 10.0), (1, 18.0), (2, 26.0)):
         program = Program([], 1, 1_000_000, num_states)
         hint = "4 bytes of each parameter, and 4 of each state of the optimizer."
-        what = f"ms of a save with {num_states} states"
+        what = f"ms of a save, states of the optimizer: {num_states}"
         expect_close(1e3 * save_s(program, machine), wanted_ms, what, hint, 1e-3)
     print("step_s, save_s: on 1, 2 and 3 ranks; with SGD, momentum and AdamW.")
 
@@ -684,7 +683,8 @@ check_prediction()
 # others, predict the one that you left out, and do so with each of them.
 #
 # Probes of the same work leave together, or the fit has seen a twin of the one that it is asked
-# for. So make one row of them first: for products, one row for each pair of flops and bytes.
+# for. So the rows that your function gets are already merged: of products, for example, there is
+# one row for each pair of flops and bytes.
 #
 # <details><summary>Hint: how</summary>
 #
@@ -841,7 +841,7 @@ print(machine.busy_in_words())
 def one_row_each(rows):
     """One row for each work, with the times of all its probes: they leave together."""
     found = {}
-    for one in rows:  # by two digits of the bytes, because a bias adds few
+    for one in rows:  # two digits of the bytes, because a bias adds few
         work = one.get("flops") or one.get("name"), f"{one['size_bytes']:.1e}"
         found.setdefault(work, {**one, "times_s": []})["times_s"].extend(one["times_s"])
     return list(found.values())
@@ -870,9 +870,9 @@ def fits_over_probes():
     for kind, fit in kinds.items():
         rows = measured[kind]
         spread = median(spread_fraction(one["times_s"]) for one in rows)
+        off = left_out_error(one_row_each(rows), fit)
         print(
-            f"{kind}: half of them within {left_out_error(one_row_each(rows), fit):.0%} when left "
-            f"out; "
+            f"{kind}: half of them within {off:.0%} when left out; "
             f"the median time is {spread:.0%} above the best"
         )
     return machine.draw(
