@@ -278,7 +278,13 @@ def between(timeline, start_s, end_s):
 def record(programs, slow_links=()):
     """A `Step` of each program."""
     run = ws.run(
-        programs_on_rank, programs, world_size=4, cluster=CLUSTER, echo=False, faults=slow_links
+        programs_on_rank,
+        programs,
+        world_size=4,
+        cluster=CLUSTER,
+        echo=False,
+        faults=slow_links,
+        timeout_s=300,  # a dozen programs, perhaps on a busy machine
     )
     return [
         Step(
