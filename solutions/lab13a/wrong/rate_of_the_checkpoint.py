@@ -1,5 +1,5 @@
 # score: 24
-# hint: member
+# hint: goes on with the rate of its own config
 # The optimizer's state brings the rate of the copied member along.
 
 # %% Member
