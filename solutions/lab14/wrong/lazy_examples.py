@@ -1,4 +1,4 @@
-# score: 0
+# score: 0 to 0.5
 # Every function returns the example of its docstring.
 
 # %% which_time
