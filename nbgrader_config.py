@@ -66,10 +66,17 @@ c.ExchangeFactory.release_assignment = "autograder.nbgrader.Release"
 c.ExchangeFactory.fetch_assignment = "autograder.nbgrader.Fetch"
 c.ExchangeFactory.submit = "autograder.nbgrader.Submit"
 c.ExchangeFactory.release_feedback = "autograder.nbgrader.ReleaseFeedback"
+c.ExchangeFactory.collect = "autograder.nbgrader.Collect"
 c.ZipCollectApp.extractor_plugin = "autograder.nbgrader.Extractor"
 
+# on a JupyterHub with ngshare the exchange is there: docs/hub.md
+if ngshare := os.environ.get("NGSHARE_URL"):
+    import ngshare_exchange
+
+    ngshare_exchange.configureExchange(c, ngshare)
+    c.ExchangeFactory.collect = "autograder.nbgrader.CollectFromNgshare"
+
 # lateness: by the collectors' record and each student's own due date, and not by a timestamp.txt among their files
-c.ExchangeFactory.collect = "autograder.nbgrader.Collect"
 c.ZipCollectApp.collector_plugin = "autograder.nbgrader.FileNames"
 # whose archives `nbgrader zip_collect` reads, by the roster: moodle, canvas or blackboard; the last one's clock, too
 # c.FileNames.system, c.FileNames.time_zone = "blackboard", "Europe/Berlin"

@@ -27,6 +27,7 @@ _PLACES = {
     "prepare": "autograder.grading.preprocessor:prepare",
     # collecting
     "Collect": "autograder.submissions.lateness:Collect",
+    "CollectFromNgshare": "autograder.submissions.ngshare:CollectFromNgshare",
     "Extractor": "autograder.submissions.archives:Extractor",
     "Fetch": "autograder.submissions.exchange:Fetch",
     "FileNames": "autograder.submissions.lateness:FileNames",

@@ -21,6 +21,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from nbgrader.coursedir import CourseDirectory
+from nbgrader.exchange import abc
 from nbgrader.exchange.default import ExchangeCollect
 from nbgrader.plugins import FileNameCollectorPlugin, LateSubmissionPlugin
 from nbgrader.utils import parse_utc
@@ -65,15 +66,60 @@ class Policy(LateSubmissionPlugin):
         return score * percent / 100 or None
 
 
-class Collect(ExchangeCollect):
+class StudentByStudent(abc.ExchangeCollect):
+    """What collectors have in common: no student stops the others', and all note when each one handed in."""
+
+    student = "username"  # what one of their records calls it
+    _work_before = Dict()
+
+    def copy_files(self) -> None:
+        """Copy every submission that can be copied.
+
+        Raises:
+            ExchangeError: some could not be copied; the text names the students.
+        """
+        records, failed = self.src_records, []
+        if not records:
+            super().copy_files()  # which says so
+        for record in records:
+            self.src_records = [record]
+            self._work_before = self._work_of(record[self.student])
+            try:
+                super().copy_files()
+            except (OSError, RuntimeError, ValueError) as reason:
+                self.log.error("%r is not collected: %s", record[self.student], reason)
+                failed.append(record[self.student])
+        if failed:
+            self.fail(f"Not collected: {', '.join(failed)}")
+
+    def note_time(self, student: str, submitted: datetime, source: str) -> None:
+        """Record when a student handed in what has just been collected; the same work as before keeps its time."""
+        coursedir: Any = self.coursedir
+        root, name = Path(coursedir.root), coursedir.assignment_id
+        asks = Path(coursedir.format_path(coursedir.submitted_directory, student, name), REQUEST)
+        is_same = self._work_before and self._work_before == self._work_of(student)
+        if is_same and os.path.lexists(asks) and (name, student) in collected(root):
+            self.log.info("%s asks for a regrade of unchanged work, which keeps its time", student)
+            return
+        note(root, name, student, submitted, source)
+
+    def _work_of(self, student: str) -> dict[str, str | None]:
+        """The hashes of what is graded of a student, so that who adds a request for a regrade is not late."""
+        coursedir: Any = self.coursedir
+        name = coursedir.assignment_id
+        folder = Path(coursedir.format_path(coursedir.submitted_directory, student, name))
+        released = Path(coursedir.format_path(coursedir.release_directory, ".", name))
+        paths = [handed_in(folder, notebook_of(name)), *(folder / one for one in beside(released))]
+        return {path.name: file_sha256(path) for path in paths if path.is_file()}
+
+
+class Collect(StudentByStudent, ExchangeCollect):
     """nbgrader's own collector, which records when each submission was handed in; no student can stop or mislead it.
 
     Work that comes again as it was, beside a request for a regrade, keeps its time.
 
     Everybody may write to the exchange's inbound folder: only plain files and folders are copied from there.
     """
-
-    _work_before = Dict()
 
     def init_src(self) -> None:
         """Find the submissions; raises like nbgrader's own."""
@@ -95,26 +141,6 @@ class Collect(ExchangeCollect):
         )
         return {"username": "", "filename": name, "timestamp": datetime.min}
 
-    def copy_files(self) -> None:
-        """Copy every submission that can be copied.
-
-        Raises:
-            ExchangeError: some could not be copied; the text names the students.
-        """
-        records, failed = self.src_records, []
-        if not records:
-            super().copy_files()  # which says so
-        for record in records:
-            self.src_records = [record]
-            self._work_before = self._work_of(record["username"])
-            try:
-                super().copy_files()
-            except (OSError, RuntimeError) as reason:
-                self.log.error("%r is not collected: %s", record["filename"], reason)
-                failed.append(record["username"])
-        if failed:
-            self.fail(f"Not collected: {', '.join(failed)}")
-
     def do_copy(self, src: str, dest: str, log: Any = None) -> None:
         """Copy one submission and record its time; raises like `copy_plain`."""
         record = self._path_to_record(src)
@@ -128,21 +154,7 @@ class Collect(ExchangeCollect):
                 record["timestamp"],
                 changed,
             )
-        key = coursedir.assignment_id, record["username"]
-        is_same = self._work_before and self._work_before == self._work_of(record["username"])
-        if is_same and os.path.lexists(os.path.join(dest, REQUEST)) and key in collected(Path(coursedir.root)):
-            self.log.info("%s asks for a regrade of unchanged work, which keeps its time", record["username"])
-            return
-        note(Path(coursedir.root), coursedir.assignment_id, record["username"], record["timestamp"], src)
-
-    def _work_of(self, student: str) -> dict[str, str | None]:
-        """The hashes of what is graded of a student, so that who adds a request for a regrade is not late."""
-        coursedir: Any = self.coursedir
-        name = coursedir.assignment_id
-        folder = Path(coursedir.format_path(coursedir.submitted_directory, student, name))
-        released = Path(coursedir.format_path(coursedir.release_directory, ".", name))
-        paths = [handed_in(folder, notebook_of(name)), *(folder / one for one in beside(released))]
-        return {path.name: file_sha256(path) for path in paths if path.is_file()}
+        self.note_time(record["username"], record["timestamp"], src)
 
 
 class FileNames(FileNameCollectorPlugin):

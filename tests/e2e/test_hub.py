@@ -1,0 +1,102 @@
+"""docs/hub.md on a real JupyterHub: an exchange by ngshare, a course by a link of nbgitpuller."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from fetched import fetched  # noqa: F401 - a fixture
+from hubs import Hub, course, hub_tools, ngshare, running_hub  # noqa: F401 - three are fixtures
+from repository import ROOT
+from tiny_lab import MEAN, NAME, TOTAL, answered, make_course
+
+from worldsize.ports import free_ports
+
+# ngshare: an instructor and three students, one of whom speaks to it without nbgrader
+
+MALICE = f"""
+import base64, json, os, requests
+files = [{{"path": "timestamp.txt/x", "content": base64.b64encode(b"").decode()}}]
+url, token = os.environ["NGSHARE_URL"], os.environ["JUPYTERHUB_API_TOKEN"]
+sent = {{"data": {{"files": json.dumps(files)}}, "headers": {{"Authorization": f"token {{token}}"}}}}
+print(requests.post(f"{{url}}/submission/worldsize/{NAME}", **sent).json())
+print(requests.get(f"{{url}}/submissions/worldsize/{NAME}", headers=sent["headers"]).json())
+"""
+
+
+@pytest.fixture
+def class_hub(course, hub_tools, ngshare, tmp_path):  # noqa: F811
+    """A hub with ngshare, by our configurations of both; ines teaches a small course there."""
+    (port,) = free_ports(1)
+    (tmp_path / "handed_in").mkdir()
+    environment = {
+        "WORLDSIZE_NGSHARE": str(ngshare),
+        "WORLDSIZE_NGSHARE_URL": f"http://127.0.0.1:{port}",
+        "WORLDSIZE_HANDED_IN": str(tmp_path / "handed_in"),
+        "WORLDSIZE_INSTRUCTORS": "ines",
+    }
+    config = f'c.Spawner.environment["JUPYTER_CONFIG_PATH"] = {str(ROOT / "places")!r}\n'
+    with running_hub(course, hub_tools, tmp_path, config, environment) as hub:
+        hub.add("ines", "ada", "zoe", "mia")
+        make_course(hub.homes / "ines/teaching")
+        yield hub
+
+
+def answer(hub: Hub, student: str, **cells: str) -> Path:
+    """The student's notebook, with these cells answered."""
+    path = hub.homes / student / "course/labs" / NAME / f"{NAME}.ipynb"
+    nbformat.write(answered(nbformat.read(path, as_version=4), cells), path)
+    return path
+
+
+@pytest.mark.nightly("minutes of installing")
+def test_a_lab_goes_out_and_comes_back_through_ngshare(class_hub):
+    hub, teaching = class_hub, class_hub.homes / "ines/teaching"
+
+    def teach(*command: str, fails: bool = False) -> str:
+        return hub.run("ines", *command, cwd="teaching", fails=fails)
+
+    teach("ngshare-course-management", "create_course", "worldsize", "ines")
+    for student in ("ada", "zoe", "mia"):
+        teach("ngshare-course-management", "add_student", "worldsize", student)
+    teach("nbgrader", "generate_assignment", NAME, "--force")
+    teach("nbgrader", "release_assignment", NAME)
+
+    hub.run("ada", "nbgrader", "fetch_assignment", NAME)
+    right = answer(hub, "ada", total=TOTAL, mean=MEAN)
+    (right.parent / "checks.py").write_text("not asked for")
+    hub.run("ada", "nbgrader", "submit", NAME)
+    # what JupyterLab's list of assignments asks for
+    hub.ask("POST", f"user/zoe/assignments/fetch?course_id=worldsize&assignment_id={NAME}")
+    half = answer(hub, "zoe", total=TOTAL)
+    assert '"success": true' in hub.ask("POST", f"user/zoe/assignments/submit?course_id=worldsize&assignment_id={NAME}")
+    said = hub.run("mia", sys.executable, "-c", MALICE)
+    assert "'success': True" in said and "Permission denied" in said  # she may hand in, and not see who else did
+
+    assert "Not collected: mia" in teach("nbgrader", "collect", NAME, fails=True)
+    found = sorted(path.relative_to(teaching / "submitted") for path in teaching.glob("submitted/*/*/*"))
+    assert found == [Path(one, NAME, file) for one in ("ada", "zoe") for file in (f"{NAME}.ipynb", "timestamp.txt")]
+    with open(teaching / "collected.csv", newline="") as file:
+        times = {row["student"]: row["submitted"] for row in csv.DictReader(file)}
+    for student, notebook in (("ada", right), ("zoe", half)):
+        folder = teaching / "submitted" / student / NAME
+        assert (folder / notebook.name).read_bytes() == notebook.read_bytes()
+        assert times.pop(student) == f"{(folder / 'timestamp.txt').read_text()} UTC"
+    assert not times
+
+    teach("autograder", "grade", NAME)
+    teach("nbgrader", "export")
+    with open(teaching / "grades.csv", newline="") as file:
+        assert {row["student_id"]: row["score"] for row in csv.DictReader(file)} == {
+            "ada": "5.0",
+            "zoe": "3.0",
+            "mia": "",
+        }
+    teach("autograder", "feedback", NAME)
+    teach("nbgrader", "release_feedback", NAME)
+    hub.run("zoe", "nbgrader", "fetch_feedback", NAME)
+    (page,) = half.parent.glob(f"feedback/*/{NAME}.html")
+    assert page.read_bytes() == (teaching / f"feedback/zoe/{NAME}/{NAME}.html").read_bytes()
