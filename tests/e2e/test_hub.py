@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import csv
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
 
 import nbformat
 import pytest
 from fetched import fetched  # noqa: F401 - a fixture
 from hubs import Hub, course, hub_tools, ngshare, running_hub  # noqa: F401 - three are fixtures
+from nbformat.v4 import new_output
 from repository import ROOT
 from tiny_lab import MEAN, NAME, TOTAL, answered, make_course
 
@@ -100,3 +105,75 @@ def test_a_lab_goes_out_and_comes_back_through_ngshare(class_hub):
     hub.run("zoe", "nbgrader", "fetch_feedback", NAME)
     (page,) = half.parent.glob(f"feedback/*/{NAME}.html")
     assert page.read_bytes() == (teaching / f"feedback/zoe/{NAME}/{NAME}.html").read_bytes()
+
+
+# nbgitpuller: a hub of somebody else's, and a repository of what students get
+
+PAGE = (ROOT / "docs/hub.md").read_text()
+(COMMIT,) = re.findall(r"^```sh\n(git init .*?)^```$", PAGE, re.M | re.S)
+(LINK,) = re.findall(r"^https://hub\.example\.org/hub/user-redirect/git-pull\?(\S+)$", PAGE, re.M)
+AUTHOR = {f"GIT_{who}_{what}": "ines@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+
+@pytest.fixture
+def campus_hub(course, hub_tools, tmp_path):  # noqa: F811
+    """A hub that knows nothing of the course and has nbgitpuller, switched on as pip does it."""
+    config = f"""
+c.Spawner.cmd = ["jupyterhub-singleuser", "--allow-root"]
+c.Spawner.environment = {{"JUPYTER_CONFIG_PATH": {str(hub_tools.packages / "etc/jupyter")!r}}}
+"""
+    with running_hub(course, hub_tools, tmp_path, config) as hub:
+        hub.add("ada")
+        yield hub
+
+
+def commit(teaching: Path, names: str) -> Path:
+    """The repository of what students get, after what the page says has been run in `teaching` for these names."""
+    teaching.mkdir(exist_ok=True)
+    here = f'autograder() {{ (cd {ROOT} && {sys.executable} -m autograder "$@" --to {teaching}/student.zip); }}\n'
+    commands = here + COMMIT.replace("week01 lab01", names).replace("python ", f"{sys.executable} ")
+    subprocess.run(["sh", "-e", "-c", commands], cwd=teaching, env=os.environ | AUTHOR, check=True, timeout=120)
+    return teaching.parent / "worldsize-course"
+
+
+def edit(path: Path, ran: str = "", **sources: str) -> None:
+    """Write these sources into the cells of a notebook that have these ids, and what a run leaves into another."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        cell.source = sources.pop(cell.id, cell.source)
+        if cell.id == ran:
+            cell.execution_count, cell.outputs = 1, [new_output("stream", text="2 ranks\n")]
+    assert not sources
+    nbformat.write(notebook, path)
+
+
+@pytest.mark.nightly("minutes of installing")
+def test_a_link_brings_the_course_and_then_what_is_new(campus_hub, tmp_path):
+    repository = commit(tmp_path / "teaching", "week01 lab01")
+    link = urlencode(dict(parse_qsl(LINK)) | {"repo": str(repository)})
+
+    def follow() -> None:
+        assert "weeks/week01_why_one_gpu_is_not_enough.ipynb" in campus_hub.ask("GET", f"user/ada/git-pull?{link}")
+        said = campus_hub.ask("GET", f"user/ada/git-pull/api?{link}")  # what that page then asks for
+        assert '"phase": "finished"' in said, said
+
+    follow()
+    mine, lab = campus_hub.homes / "ada/worldsize-course", "labs/lab01/lab01.ipynb"
+    edit(mine / lab, ran="setup", rank_batches="# my answer", train="# my training")
+    (mine / "notes.md").write_text("my notes")
+    (mine / "README.md").unlink()
+
+    assert not (mine / "labs/lab02").exists()
+    commit(tmp_path / "teaching", "week01 week02 lab01 lab02")
+    corrected = dict.fromkeys(("top-markdown-1", "setup", "average_gradients"), "# corrected")
+    edit(repository / lab, train="# a correction where there is work", **corrected)
+    subprocess.run(["git", "commit", "-qam", "Corrections"], cwd=repository, env=os.environ | AUTHOR, check=True)
+    follow()
+    notebook = nbformat.read(mine / lab, as_version=4)
+    nbformat.validate(notebook)
+    cells = {cell.id: cell.source for cell in notebook.cells}
+    assert cells["rank_batches"] == "# my answer" and cells["train"] == "# my training"
+    assert corrected.items() <= cells.items()
+    assert [cell.outputs[0].text for cell in notebook.cells if cell.id == "setup"] == ["2 ranks\n"]
+    assert (mine / "labs/lab02/lab02.ipynb").exists() and (mine / "README.md").exists()
+    assert (mine / "notes.md").read_text() == "my notes"
