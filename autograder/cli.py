@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nbgrader.coursedir import CourseDirectory
 
     from autograder.grading.audit_log import Entry
+    from autograder.grading.exports import Row
     from autograder.grading.lab import Judged
     from autograder.grading.verify import Finding
 
@@ -374,10 +375,45 @@ def export(
         left_out = exports.export(coursedir, format, path, assignment or (), names)
         _warn_of_penalties(coursedir, assignment or ())
     console.print(f"Written: {path}", soft_wrap=True)
+    _show_left_out([(row, row.standing.value) for row in left_out])
+
+
+@app.command()
+def passback(
+    assignment: Annotated[list[str] | None, typer.Option(help="Assignments to send; all by default.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="What this course and the LMS know of each other.")] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option(help="The title of a new column: 'lab01=Lab 1'; its name here by default.")
+    ] = None,
+) -> None:
+    """Send the gradebook's scores to an LMS over LTI 1.3; only where they are final."""
+    from nbgrader.api import Gradebook
+
+    from autograder.course import find_root, open_course
+    from autograder.grading import audit_log, exports
+
+    with exit_on_value_error():
+        from autograder.grading import lti
+
+        root = find_root(Path.cwd())
+        platform = lti.read_platform(settings or root / lti.SETTINGS)
+        names = dict(exports.renamed(text) for text in rename or ())
+        coursedir = open_course(root)
+        entries, _ = audit_log.read(root / audit_log.LOG)
+        with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+            rows = exports.rows(coursedir, gradebook, entries, assignment or ())
+        left_out = lti.send(rows, platform, names)
+        _warn_of_penalties(coursedir, assignment or ())
+    console.print(f"Scores sent: {len(rows) - len(left_out)}")
+    _show_left_out(left_out)
+
+
+def _show_left_out(left_out: Sequence[tuple[Row, str]]) -> None:
+    """Name the rows that another system got no score for."""
     if left_out:
         table = Table("student", "assignment", "why there is no score", box=SIMPLE)
-        for row in left_out:
-            table.add_row(escape(row.student), escape(row.assignment), row.standing.value)
+        for row, reason in left_out:
+            table.add_row(escape(row.student), escape(row.assignment), escape(reason))
         console.print(table)
 
 

@@ -1,4 +1,4 @@
-"""docs/hub.md on a real JupyterHub: an exchange by ngshare, a course by a link of nbgitpuller."""
+"""docs/hub.md: on a real JupyterHub, ngshare as the exchange and the course by a link; scores sent over LTI."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from urllib.parse import parse_qsl, urlencode
 
 import nbformat
 import pytest
+from commands import run_afresh
 from fetched import fetched  # noqa: F401 - a fixture
+from graded_course import hand_in
 from hubs import Hub, course, hub_tools, ngshare, running_hub  # noqa: F401 - three are fixtures
+from lti_platform import CLIENT_ID, Platform, running
 from nbformat.v4 import new_output
 from repository import ROOT
-from tiny_lab import MEAN, NAME, TOTAL, answered, make_course
+from tiny_lab import MEAN, NAME, TOTAL, answered, make_course, release
 
 from worldsize.ports import free_ports
 
@@ -177,3 +180,64 @@ def test_a_link_brings_the_course_and_then_what_is_new(campus_hub, tmp_path):
     assert [cell.outputs[0].text for cell in notebook.cells if cell.id == "setup"] == ["2 ranks\n"]
     assert (mine / "labs/lab02/lab02.ipynb").exists() and (mine / "README.md").exists()
     assert (mine / "notes.md").read_text() == "my notes"
+
+
+# LTI: an LMS of the test's own
+
+SETTINGS = """
+client_id = "{client}"
+key = "lti.key"
+token_url = "{url}/token"
+lineitems_url = "{url}/columns"
+members_url = "{url}/members"
+"""
+ROSTER = "id,name,email\nada,Ada,ada@example.org\nzoe,Zoe,Zoe@Example.org\nmia,Mia,mia@example.org\nnoor,Noor,\n"
+
+
+def new_key(file: Path) -> str:
+    """The public half of a new key, whose private half is in the file."""
+    subprocess.run(["openssl", "genrsa", "-out", file, "2048"], check=True, capture_output=True)
+    command = ["openssl", "rsa", "-in", file, "-pubout"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.nightly("minutes of installing")
+def test_scores_arrive_in_an_lms_over_lti(hub_tools, tmp_path, monkeypatch):  # noqa: F811
+    teaching = make_course(tmp_path / "teaching")
+    monkeypatch.setenv("PYTHONPATH", str(hub_tools.packages))
+
+    def teach(*command: str, fails: bool = False) -> str:
+        done = run_afresh(teaching, *command)
+        assert (done.returncode != 0) == fails, done.stdout
+        return " ".join(done.stdout.split())
+
+    (teaching / "class.csv").write_text(ROSTER)
+    teach("autograder", "roster", "import", "class.csv")
+    teach("nbgrader", "generate_assignment", NAME, "--force")
+    for student, cells in {"ada": {"total": TOTAL, "mean": MEAN}, "zoe": {"total": TOTAL}, "mia": {}}.items():
+        hand_in(teaching, student, nbformat.writes(answered(release(teaching), cells)))
+    teach("autograder", "grade", NAME)
+    hand_in(teaching, "noor", nbformat.writes(release(teaching)))
+
+    monkeypatch.syspath_prepend(hub_tools.packages)
+    names = ("ada", "zoe", "mia", "mia", "dan")
+    members = [{"user_id": f"lms-{name}", "email": f"{name}@example.org"} for name in names]
+    with running(Platform(new_key(teaching / "lti.key"), members)) as lms:
+        (teaching / "lti.toml").write_text(SETTINGS.format(client=CLIENT_ID, url=lms.url))
+        said = teach("autograder", "passback", "--rename", f"{NAME}=Sums")
+        assert "Scores sent: 2" in said and f"noor {NAME} waiting to be graded" in said
+        assert f"mia {NAME} the LMS gives nobody, or several, with the address mia@example.org" in said
+        assert [(one["tag"], one["label"], one["scoreMaximum"]) for one in lms.columns] == [(NAME, "Sums", 5)]
+        given = {who: [(one["column"], one["scoreGiven"]) for one in scores] for who, scores in lms.scores.items()}
+        assert given == {"lms-ada": [(NAME, 5)], "lms-zoe": [(NAME, 3)]}
+
+        lms.refused = {"lms-ada"}  # which does not stop the others; and there is still one column
+        said = teach("autograder", "passback")
+        assert "Scores sent: 1" in said and f"ada {NAME} the LMS answered 409" in said
+        assert len(lms.columns) == 1 and {who: len(kept) for who, kept in lms.scores.items()} == {
+            "lms-ada": 1,
+            "lms-zoe": 2,
+        }
+
+        new_key(teaching / "lti.key")  # which the LMS does not know
+        assert "The scores cannot be sent" in teach("autograder", "passback", fails=True)

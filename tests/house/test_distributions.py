@@ -27,7 +27,7 @@ DECLARED = {
     ]
     + ["horovod", "hta", "megatron", "notes", "small", "survivor", "tensorflow", "training"],
     "solutions": CORE + EXTRAS["instructor"] + EXTRAS["ray"],  # hidden checks are the instructor's; lab 13a names Ray
-    "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"] + EXTRAS["hub"],
+    "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"] + EXTRAS["hub"] + EXTRAS["lti"],
     # its own modules import each other by their folder
     "website": CORE + EXTRAS["instructor"] + EXTRAS["site"] + ["extensions"],
 }

@@ -46,6 +46,9 @@ HUB_PACKAGES = [
     # what docs/hub.md adds
     "ngshare_exchange==0.5.2",
     "nbgitpuller==1.3.0",
+    "PyLTI1p3==2.0.0",
+    "PyJWT==2.15.1",
+    "jwcrypto==1.6.1",
 ]
 TOKEN = "of-the-service-that-asks-in-this-test"
 # what `--config` reads first is ours; who signs in and how a server starts is otherwise the machine's
@@ -151,7 +154,7 @@ def hub_tools(fetched):  # noqa: F811
     """Where JupyterHub, its proxy and what these tests add to it lie."""
     if not shutil.which("npm"):
         give_up("hub", "there is no npm")
-    packages = fetched("jupyterhub-6.1.1-more", [*PIP, *HUB_PACKAGES, "--target"])
+    packages = fetched("jupyterhub-6.1.1-and-more", [*PIP, *HUB_PACKAGES, "--target"])
     npm = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
     proxy = fetched("configurable-http-proxy-5.3.0", [*npm, "configurable-http-proxy@5.3.0", "--prefix"])
     return Tools(packages, proxy / "node_modules/.bin")

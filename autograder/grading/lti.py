@@ -1,0 +1,135 @@
+"""Scores sent into an LMS's gradebook over LTI 1.3, by Assignment and Grade Services.
+
+A student is found by the email address that the LMS gives in Names and Role Provisioning Services, because its own ids
+are not on the roster. Sources: imsglobal.org/spec/lti-ags/v2p0, imsglobal.org/spec/lti-nrps/v2p0.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import requests
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from autograder.grading.exports import Row, Standing
+
+try:  # an extra
+    from jwcrypto.jwk import JWK  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+    from pylti1p3.assignments_grades import AssignmentsGradesService  # pyright: ignore[reportMissingImports]
+    from pylti1p3.exception import LtiException, LtiServiceException  # pyright: ignore[reportMissingImports]
+    from pylti1p3.grade import Grade  # pyright: ignore[reportMissingImports]
+    from pylti1p3.lineitem import LineItem  # pyright: ignore[reportMissingImports]
+    from pylti1p3.names_roles import NamesRolesProvisioningService  # pyright: ignore[reportMissingImports]
+    from pylti1p3.registration import Registration  # pyright: ignore[reportMissingImports]
+    from pylti1p3.service_connector import ServiceConnector  # pyright: ignore[reportMissingImports]
+except ModuleNotFoundError:
+    raise ValueError("Scores are sent by PyLTI1p3, which is not installed: pip install -e '.[lti]'") from None
+
+SETTINGS = "lti.toml"
+_AGS = "https://purl.imsglobal.org/spec/lti-ags/scope"
+_SCOPES = [f"{_AGS}/lineitem", f"{_AGS}/score"]
+_TIMEOUT_S = 30
+
+
+class Platform(BaseModel):
+    """What an LMS and this course know of each other, as `lti.toml` has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    client_id: str
+    key: Path  # of the private key that signs requests, in PEM; relative to the file
+    token_url: str
+    lineitems_url: str
+    members_url: str
+
+
+def read_platform(file: Path) -> Platform:
+    """The settings in a file. Raises: ValueError."""
+    try:
+        found = Platform.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    return found.model_copy(update={"key": file.parent / found.key})
+
+
+def send(rows: Iterable[Row], platform: Platform, names: Mapping[str, str] | None = None) -> list[tuple[Row, str]]:
+    """Send every final score; return the rest, each with the reason.
+
+    An assignment's column is known by its name here, as the column's tag, and made where it is missing; `names` gives
+    it another title.
+
+    Raises:
+        ValueError: the key cannot be read, or the LMS gives no token, no members or no column.
+    """
+    try:
+        lms = _Lms(platform)
+        return [(row, reason) for row in rows if (reason := lms.send(row, names or {}))]
+    except (LtiException, OSError, ValueError) as error:  # requests' own errors are OSErrors
+        raise ValueError(f"The scores cannot be sent: {error}") from error
+
+
+class _Session(requests.Session):
+    """A session that waits for no answer for ever."""
+
+    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+        return super().request(*args, **{"timeout": _TIMEOUT_S, **kwargs})
+
+
+class _Lms:
+    """An LMS with the members of a course and the columns of its gradebook."""
+
+    def __init__(self, platform: Platform):
+        connector = ServiceConnector(_registration(platform), _Session())
+        urls = {"scope": _SCOPES, "lineitems": platform.lineitems_url}
+        self._grades = AssignmentsGradesService(connector, urls)
+        people = NamesRolesProvisioningService(connector, {"context_memberships_url": platform.members_url})
+        self._user_ids = _by_email(people.get_members())
+        self._columns: dict[str, Any] = {}
+
+    def send(self, row: Row, names: Mapping[str, str]) -> str:
+        """Send a score where it is final; return why it was not sent, empty after it was."""
+        # the LMS decides whether work that is absent is a zero
+        if row.score is None or row.standing is Standing.MISSING:
+            return row.standing.value
+        user_id = self._user_ids.get(row.email.lower())
+        if not user_id:
+            return f"the LMS gives nobody, or several, with the address {row.email or '(none)'}"
+        try:
+            self._grades.put_grade(_grade(row, row.score, user_id), self._column(row, names))
+        except LtiServiceException as error:
+            return f"the LMS answered {error.response.status_code}"
+        return ""
+
+    def _column(self, row: Row, names: Mapping[str, str]) -> Any:
+        if row.assignment not in self._columns:
+            column = LineItem().set_tag(row.assignment).set_score_maximum(row.max_score)
+            column.set_label(names.get(row.assignment, row.assignment))
+            self._columns[row.assignment] = self._grades.find_or_create_lineitem(column)
+        return self._columns[row.assignment]
+
+
+def _grade(row: Row, score: float, user_id: str) -> Any:
+    grade = Grade().set_score_given(score).set_score_maximum(row.max_score).set_user_id(user_id)
+    grade.set_timestamp(datetime.now(UTC).isoformat(timespec="milliseconds"))
+    return grade.set_activity_progress("Completed").set_grading_progress("FullyGraded")
+
+
+def _registration(platform: Platform) -> Any:
+    key = platform.key.read_bytes()
+    public = JWK.from_pem(key).export_to_pem()
+    registration = Registration().set_client_id(platform.client_id)
+    registration.set_auth_token_url(platform.token_url)
+    return registration.set_tool_private_key(key.decode()).set_tool_public_key(public.decode())
+
+
+def _by_email(members: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The LMS's ids of users by their address; none where several have the same."""
+    shown = [one for one in members if one.get("email") and one.get("user_id")]
+    known = [(str(one["email"]).lower(), str(one["user_id"])) for one in shown]
+    count = Counter(email for email, _ in known)
+    return {email: user_id for email, user_id in known if count[email] == 1}
