@@ -311,7 +311,7 @@ def check_line_among_wrong_points(student, rng):
     cases = [(7, (place,), True) for place in (0, 1, 3, 5, 6)]
     cases += [(11, (0, 10), True), (11, (9, 10), True), (11, (0, 5), True), (11, (4, 7), True)]
     hint = "Most points are right: take the line that is near to most, in relative distance."
-    expect_lines(student, rng, cases, hint)
+    expect_lines(student, rng, shuffled(rng, cases), hint)  # who counts the calls learns nothing
 
 
 @points(1, cell="check_ring_link")
@@ -522,10 +522,12 @@ def check_overhead_and_slowdown(student, rng):
 @points(1.5, cell="check_in_program")
 def check_overhead_beside_a_wrong_program(student, rng):
     """The same where the time of one program of nine is wrong: of the smallest, of the largest, of
-    another.
+    three others.
     """
     hint = "Give `line` all programs as its points: it finds the right line beside a wrong one."
-    expect_in_program(student, rng, [(0,), (4,), (len(SCALES) - 1,)], hint)
+    last = len(SCALES) - 1
+    places = [0, last, *shuffled(rng, range(1, last))[:3]]
+    expect_in_program(student, rng, [(one,) for one in shuffled(rng, places)], hint)
 
 
 def drawn_machine(rng: torch.Generator) -> tuple[Any, ...]:
