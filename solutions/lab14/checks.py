@@ -172,10 +172,12 @@ def call_on_rank(student: Any, name: str, calls: Any, parts: Any, *_: Any) -> li
     return found
 
 
-def returned(student: Any, name: str, calls: Sequence[Any], parts: Any = None) -> list[Any]:
+def returned(
+    student: Any, name: str, calls: Sequence[Any], parts: Any = None, on_rank: Any = call_on_rank
+) -> list[Any]:
     parts = stand_ins(name) if parts is None else parts
     made = Made(ready)
-    job = (call_on_rank, name, list(calls), parts)
+    job = (on_rank, name, list(calls), parts)
     run = student.emulated(*job, world_size=1, forbid=FORBIDDEN, made=made, allow=())
     return entries(run.values[0], len(calls))
 
@@ -582,10 +584,29 @@ def fit_by_line(rows: Sequence[Any]) -> Callable[[Any], float]:
     return lambda one: floor_s + one["size_bytes"] / rate
 
 
+def left_out_on_rank(student: Any, _: str, calls: Any, parts: Any, *__: Any) -> list[Any]:
+    """Of each call the error, whether the rows stay as they are, and the most rows of a fit."""
+    from copy import deepcopy
+
+    student.best_s = parts["best_s"]
+    found = []
+    for rows, fit in calls:
+        before, nums = deepcopy(rows), [0]
+
+        def noted(given: Any, fit: Any = fit, nums: Any = nums) -> Any:
+            given = list(given)
+            nums.append(len(given))
+            return fit(given)
+
+        error = student.left_out_error(rows, noted)
+        found.append([error, rows == before, max(nums)])
+    return found
+
+
 @points(2, cell="check_left_out_error")
 def check_left_out(student, rng):
     """Each probe is predicted by a fit of the others: of a mean, of a line, and of a fit that
-    remembers what it was given.
+    remembers what it was given. No fit gets all rows, and they stay as they are.
     """
     calls, wanted = [], []
     for fit, num in ((fit_by_mean, 5), (fit_by_heart, 6), (fit_by_line, 8), (fit_by_heart, 9)):
@@ -601,11 +622,15 @@ def check_left_out(student, rng):
             errors.append(abs(found / min(one["times_s"]) - 1))
         wanted.append(median(errors))
     parts = {"best_s": reference_best_s}
-    for (rows, fit), due, one in zip(
-        calls, wanted, returned(student, "left_out_error", calls, parts), strict=True
-    ):
+    given = returned(student, "left_out_error", calls, parts, left_out_on_rank)
+    for (rows, fit), due, one in zip(calls, wanted, given, strict=True):
         hint = "Leave out one, fit the others, predict the one; the median of the relative errors."
-        expect_near(one, due, f"{fit.__name__} of {len(rows)} probes", hint, 1e-4)
+        expect_near(entry(one, 0), due, f"{fit.__name__} of {len(rows)} probes", hint, 1e-4)
+        if entry(one, 1) is not True:
+            raise CheckFailed("the rows as they were", "other rows", "Make a list of the others.")
+        if entry(one, 2) != len(rows) - 1:
+            expected = f"fits of {len(rows) - 1} of {len(rows)} rows"
+            raise CheckFailed(expected, f"a fit of {shown(entry(one, 2))}", hint)
 
 
 # All of it together.
