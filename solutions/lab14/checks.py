@@ -3,8 +3,9 @@
 Nothing here rests on a clock that student code has seen. Made-up machines have numbers that the
 judge draws, so the error of a fit is known. For the last check ranks without the student's code
 measure this machine: probes and held-out programs in turn, in CPU seconds, so that other work meets
-both alike. What counts is the ratio to the error that the judge's own model has in the same run. A
-drawn factor on all times makes measuring again, and tables, useless.
+both alike. What counts is the ratio to the error that the judge's own model has in the same run.
+Held-out programs are drawn, which makes tables useless, and so are a factor on all times and
+another one on those of programs: who times a program again must also find these.
 """
 
 from __future__ import annotations
@@ -697,23 +698,31 @@ def check_predict_made_up(student, rng):
 
 
 NUM_ROUNDS, LEAST_ROUNDS, LIMIT_S = 12, 5, 12
-# width, layers, batch, norms, AdamW
+# of each layer's input and of the last output, the widths; then batch, norms, AdamW
 PROBED = (
-    (16, 3, 4, True, True),
-    (64, 4, 32, False, False),
-    (128, 3, 32, True, True),
-    (160, 3, 96, False, True),
-    (256, 3, 64, True, False),
-    (320, 3, 64, True, True),
-    (512, 2, 64, False, False),
+    ((16,) * 4, 4, True, True),
+    ((64,) * 5, 32, False, False),
+    ((128,) * 4, 32, True, True),
+    ((160,) * 4, 96, False, True),
+    ((256,) * 4, 64, True, False),
+    ((320,) * 4, 64, True, True),
+    ((512,) * 3, 64, False, False),
 )
-HELD_OUT = (
-    (96, 4, 64, False, False),
-    (256, 3, 128, False, True),
-    (192, 2, 128, True, True),
-    (384, 3, 64, True, False),
-    (448, 2, 192, False, False),
-)
+
+
+def drawn_networks(rng: torch.Generator) -> list[Any]:
+    """Held-out networks of drawn sizes, so that no table has their times."""
+    found = []
+    for most, *kind in (
+        (128, False, False),
+        (192, True, True),
+        (288, False, True),
+        (384, True, False),
+        (512, False, False),
+    ):
+        widths = [whole(rng, most // 2, most) for _ in range(whole(rng, 3, 5))]
+        found.append((widths, whole(rng, 64, 192), *kind))
+    return found
 
 
 def measure(
@@ -721,7 +730,7 @@ def measure(
 ) -> dict[str, Any]:
     """CPU seconds of products, passes and programs of this machine, all in turn, round by round.
 
-    The programs are networks of these sizes; each has its operators beside its times. On a crowded
+    The programs are networks of these widths; each has its operators beside its times. On a crowded
     machine there are fewer rounds. Where a process may compute for so many seconds only, the kernel
     counts the time of its threads finely, and that of the whole in ticks.
     """
@@ -734,13 +743,14 @@ def measure(
     from worldsize.calibrate import probes
     from worldsize.emulate.torch_operators import operator_of
 
-    def network(width: int, num_layers: int, batch: int, has_norms: bool, is_adamw: bool) -> Any:
-        def layer() -> list[nn.Module]:
-            linear = nn.Linear(width, width)
+    def network(widths: Sequence[int], batch: int, has_norms: bool, is_adamw: bool) -> Any:
+        def layer(width: int, columns: int) -> list[nn.Module]:
+            linear = nn.Linear(width, columns)
             return [nn.LayerNorm(width), linear, nn.GELU()] if has_norms else [linear, nn.ReLU()]
 
-        model = nn.Sequential(*(part for _ in range(num_layers) for part in layer()))
-        x = torch.randn(batch, width)
+        pairs = itertools.pairwise(widths)
+        model = nn.Sequential(*itertools.chain.from_iterable(layer(*one) for one in pairs))
+        x = torch.randn(batch, widths[0])
         kind: Any = torch.optim.AdamW if is_adamw else torch.optim.SGD
         optimizer = kind(model.parameters(), lr=1e-3)
 
@@ -824,13 +834,13 @@ def check_predict_this_machine(student, rng):
     functions alone. All points for a mean error of at most 1.25 times the judge's own and 10
     percentage points, none for that of two rates for everything, a part between them.
     """
-    asked = [*PROBED, *HELD_OUT]
+    asked = [*PROBED, *drawn_networks(rng)]
     limits = NUM_ROUNDS, LEAST_ROUNDS, LIMIT_S
     run = student.emulated(measure, asked, *limits, world_size=1, student_ranks=())
-    rows, unit = run.values[0], between(rng, 2, 40)
-    held = scaled(rows["programs"][len(PROBED) :], unit)
+    rows, unit, slower = run.values[0], between(rng, 2, 40), between(rng, 2, 4)
     measured = {kind: scaled(rows[kind], unit) for kind in ("products", "passes")}
-    phases = scaled(rows["programs"][: len(PROBED)], unit)
+    programs = scaled(rows["programs"], slower * unit)
+    phases, held = programs[: len(PROBED)], programs[len(PROBED) :]
     made_up, _, _ = drawn_measured(rng)
     measured |= {"phases": phases, "links": made_up["links"], "write": made_up["write"]}
 
@@ -848,7 +858,7 @@ def check_predict_this_machine(student, rng):
         alone = sum(alone_s(*each) for each in operators)
         mine.append(error(entry(one, 0), wanted))
         own.append(error(overhead_s * len(operators) + slowdown * alone, wanted))
-        guess.append(error(by_two_rates(measured, operators), wanted))
+        guess.append(error(slower * by_two_rates(measured, operators), wanted))
     full = 1.25 * fmean(own) + 0.1
     expected = (
         f"at most {full:.0%} off on average over {len(held)} programs of this machine (the judge's"

@@ -35,7 +35,8 @@
 # with correct versions of the others, so that a mistake costs points only once. Only the last check
 # takes all of your functions as they are: the judge measures **the machine on which it runs**,
 # gives you the probes, and compares the steps that you predict with those of programs that it has
-# timed in the same minute. All times in it are multiplied by one factor, which is drawn.
+# timed in the same minute. All times in it are multiplied by a drawn factor, and those of programs
+# by a second one: a machine on which operators take longer in a program.
 #
 # `product_s` and half of `predict` are graded by their error. Their docstrings say which error
 # still gets all points and which gets none; between the two the points fall in proportion.
