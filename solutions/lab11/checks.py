@@ -616,15 +616,17 @@ def reading_on_rank(
         return 7 * number + 1
 
     batches: list[Any] = []
+    has_raised, most_ahead = False, 0
     try:
         for batch in student.read_ahead(load, len(read_s)):
             batches.append(batch)
+            most_ahead = max(most_ahead, len(asked) - len(batches))
             if len(batches) > len(work_s):
                 break
             spend("work", "compute", work_s[len(batches) - 1])
     except OSError:
-        return [batches, asked, True]
-    return [batches, asked, False]
+        has_raised = True
+    return [batches, asked, has_raised, most_ahead]
 
 
 def read_ahead_s(read_s: Sequence[float], work_s: Sequence[float]) -> float:
@@ -651,9 +653,11 @@ def check_reading_is_hidden(student, rng):
     if end_s > wanted_s * 1.01:
         hint = "Begin the next read before the batch is handed out, in a thread."
         raise CheckFailed(f"{wanted_s * 1e3:.2f} ms with reads beside the work", actual, hint)
+    hint = "One read is under way at a time, and no batch is read two ahead."
     if end_s < wanted_s * 0.99:
-        hint = "One read is under way at a time, and no batch is read two ahead."
         raise CheckFailed(f"{wanted_s * 1e3:.2f} ms, one batch ahead", actual, hint)
+    if entry(run.values[0], 3) not in (0, 1):
+        raise CheckFailed("one batch ahead at most", shown(entry(run.values[0], 3)), hint)
 
 
 @points(1, cell="check_read_ahead")
