@@ -724,7 +724,7 @@ def saving_on_rank(student: Any, seed: int, num: int, work_s: float) -> list[Any
             begin()
             spend("work", "compute", work_s)
             written.result()
-        emulate.spend(1e-9)
+        spend("after", "compute", 1e-9)
         found = torch.load(path, weights_only=True)
     return [found[one] for one in state] if list(found) == list(state) else None  # pyright: ignore
 
@@ -782,15 +782,22 @@ def check_writing_goes_on_beside_the_work(student, rng):
     if written_s < least_s:
         raise CheckFailed("a file of all tensors, written by torch.save", "less than that")
     saved = [one for one in events if one.name == "torch.save" and one.stream != "compute"]
+    hint = "Write in a thread, and return its future."
     if not saved:
-        hint = "Write in a thread, and return its future."
         raise CheckFailed("a file that is written beside the work", "writing before it", hint)
+    if min(one.start_s for one in saved) >= works[0].end_s * (1 - EXACT):
+        raise CheckFailed("a file that is written beside the work", "writing after it", hint)
     waited_s, copy_s = works[0].start_s, 3 * size_bytes / cluster.host.link.bandwidth_bytes_per_s  # pyright: ignore
     if waited_s > copy_s + 1e-4:
         hint = "Write in a thread, and return before it is done."
         expected = f"at most {copy_s * 1e3:.2f} ms for copies before the caller works on"
         raise CheckFailed(expected, f"{waited_s * 1e3:.2f} ms", hint)
-    if run.timeline.end_s < max(one.end_s for one in saved):
+    soon = student.emulated(
+        saving_on_rank, seed, NUM_SIDE, 0.3 * least_s, world_size=1, cluster=cluster
+    )
+    done_s = [one.end_s for one in soon.timeline.events if one.name == "torch.save"]
+    after_s = [one.start_s for one in soon.timeline.events if one.name == "after"]
+    if not after_s or not done_s or after_s[0] < max(done_s) * (1 - EXACT):
         raise CheckFailed("result() to wait until the file is whole", "it returns before")
 
 
