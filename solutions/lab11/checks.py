@@ -1315,6 +1315,20 @@ def barriers_s(run: Run, num_programs: int) -> list[float]:
     return [after - before for before, after in zip(met[::2], met[1::2], strict=True)]
 
 
+def expect_passes(run: Run, pass_s: float, row_s: float) -> None:
+    """Raise CheckFailed unless each rank's own stream has all passes, each as long as it takes."""
+    known = [pass_s + one * num * row_s for one in (1, 3) for num in range(1, ROWS + 1)]
+    for rank in range(2):
+        own = [one for one in run.timeline.of(rank) if one.stream == "compute"]
+        times_s = [one.duration_s for one in own if one.name == "forward"]
+        is_known = all(min(abs(one - due) for due in known) <= EXACT * one for one in times_s)
+        if not is_known or sum(times_s) < STEPS * (2 * pass_s + ROWS * row_s) * (1 - EXACT):
+            hint = "Leave the emulator's clock alone."
+            raise CheckFailed(
+                "all passes, one after the other, as long as they take", "others", hint
+            )
+
+
 @points(2, cell="check_whole_step")
 def check_the_program_is_faster(student, rng):
     """Reading ahead and accumulating make a whole program faster, with the same losses: points in
@@ -1342,6 +1356,7 @@ def check_the_program_is_faster(student, rng):
     if own_s < floor_s * 0.99:
         expected = f"at least {floor_s * 1e3:.1f} ms, which the work takes"
         raise CheckFailed(expected, f"{own_s * 1e3:.1f} ms", "Leave the emulator's clock alone.")
+    expect_passes(run, pass_s, row_s)
     share = (before_s - own_s) / (before_s - best_s)
     if share < 0.98:
         slower = f"{before_s * 1e3:.1f} ms before"
