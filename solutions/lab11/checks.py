@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -605,7 +605,9 @@ def check_gains_are_predicted(student, rng):
 def reading_on_rank(
     student: Any, read_s: Sequence[float], work_s: Sequence[float], fails_at: int
 ) -> list[Any]:
-    """The batches that a loop gets, the numbers that were read, and whether it got the error."""
+    """The batches that a loop gets, the numbers that were read, whether it got the error, and how
+    many batches at most were read, or being read, ahead of it.
+    """
     asked: list[int] = []
 
     def load(number: int) -> int:
@@ -1136,7 +1138,7 @@ def share_along(given: torch.Tensor, wanted: torch.Tensor) -> float:
 
 # cut_into_buckets
 
-# sizes, the times at which gradients are ready, and the latency; a unit of each is drawn
+# sizes, the times at which gradients are ready, and the latency: what is drawn is like these
 CUTS: tuple[tuple[Sequence[float], Sequence[float], float], ...] = (
     ([1] * 24, [0.5 * one for one in range(1, 25)], 1.0),
     ([1] * 40, [0.05 * one for one in range(1, 41)], 4.0),
@@ -1188,8 +1190,14 @@ def check_cuts_are_near_the_best(student, rng):
     calls = []
     for sizes, ready_s, latency_s in CUTS:
         unit_s, unit_bytes = between(rng, 1e-3, 2e-3), 1000 * whole(rng, 5, 9)
-        scaled = [int(one * unit_bytes) for one in sizes], [one * unit_s for one in ready_s]
-        calls.append((*scaled, latency_s * unit_s, unit_bytes / unit_s))
+        gaps_s = [after - before for before, after in pairwise([0.0, *ready_s])]
+        drawn, drawn_s = (
+            [one * 2 ** between(rng, -1.5, 1.5) for one in shuffled(rng, means)]
+            for means in (sizes, gaps_s)
+        )
+        scaled = [int(one * unit_bytes) for one in drawn], [one * unit_s for one in drawn_s]
+        latency_s *= unit_s * between(rng, 0.5, 2)
+        calls.append((scaled[0], list(accumulate(scaled[1])), latency_s, unit_bytes / unit_s))
     run = student.emulated(cuts_on_rank, calls, world_size=1)
     shares, worst = [], (2.0, "", "")
     for call, cut in zip(calls, entries(run.values[0], len(calls)), strict=True):

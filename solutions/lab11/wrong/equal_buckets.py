@@ -1,4 +1,4 @@
-# score: 23.74
+# score: 23.3 to 23.97
 # hint: keep the earliest time
 # The best size of equal buckets.
 

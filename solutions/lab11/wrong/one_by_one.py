@@ -1,4 +1,4 @@
-# score: 22.32
+# score: 22.2 to 23.2
 # hint: keep the earliest time
 # A bucket for each gradient.
 

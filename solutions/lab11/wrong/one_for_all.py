@@ -1,4 +1,4 @@
-# score: 22.96
+# score: 22.7 to 23.7
 # hint: keep the earliest time
 # One bucket for all gradients.
 
