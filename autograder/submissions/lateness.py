@@ -11,6 +11,7 @@ counts. A submission that no collector recorded is not late.
 from __future__ import annotations
 
 import csv
+import io
 import math
 import os
 import re
@@ -32,6 +33,7 @@ from autograder.files import file_sha256
 from autograder.submissions.exchange import copy_plain
 from autograder.submissions.lms_names import SYSTEMS, UnknownStudent, own_name, read_name
 from autograder.submissions.regrade_requests import REQUEST
+from autograder.tables.csv_table import add_row, delimiter_of, text_of
 from autograder.tables.roster import class_roster
 
 COLLECTED = "collected.csv"
@@ -275,12 +277,8 @@ def _beside(path: Path, ending: str) -> Path:
 
 def note(root: Path, assignment: str, student: str, submitted: datetime, source: str) -> None:
     """Add a row to the collectors' record; `submitted` is in UTC."""
-    is_new = not (root / COLLECTED).exists()
-    with open(root / COLLECTED, "a", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        if is_new:
-            rows.writerow(_COLUMNS)
-        rows.writerow([assignment, student, f"{submitted.isoformat(' ')} UTC", source])
+    cells = (assignment, student, f"{submitted.isoformat(' ')} UTC", source)
+    add_row(root / COLLECTED, dict(zip(_COLUMNS, cells, strict=True)))
 
 
 def collected(root: Path) -> dict[tuple[str, str], datetime]:
@@ -293,17 +291,16 @@ def collected(root: Path) -> dict[tuple[str, str], datetime]:
     if not path.exists():
         return {}
     times: dict[tuple[str, str], datetime] = {}
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        rows = csv.DictReader(file)
-        for row in rows:
-            try:
-                time = parse_utc(row["submitted"].strip())
-                times[row["assignment"], row["student"]] = time
-            except (KeyError, AttributeError, ValueError, OverflowError):
-                raise ValueError(
-                    f"{path}, line {rows.line_num}: write assignment,student,submitted there, "
-                    "with a time such as 2026-11-30 23:59:00 UTC."
-                ) from None
+    text = text_of(path)
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
+    for row in rows:
+        try:
+            times[row["assignment"].strip(), row["student"].strip()] = parse_utc(row["submitted"].strip())
+        except (KeyError, AttributeError, ValueError, OverflowError):
+            raise ValueError(
+                f"{path}, line {rows.line_num}: write assignment,student,submitted there, "
+                "with a time such as 2026-11-30 23:59:00 UTC."
+            ) from None
     return times
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from autograder.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -28,21 +31,8 @@ def read_table(file: Path, encoding: str | None = None) -> Table:
     Raises:
         ValueError: it cannot be read; names the line.
     """
-    try:
-        data = file.read_bytes()
-        marked = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-        text = data.decode(encoding or marked)
-    except (OSError, LookupError) as error:
-        raise ValueError(f"{file} cannot be read: {error}.") from error
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{file.name}, line {line}: not in {(encoding or 'UTF-8').upper()}. Save the table as CSV in UTF-8, or "
-            "name its --encoding, such as cp1252."
-        ) from error
-    first = re.sub(r'"[^"]*"', "", text).strip().split("\n", 1)[0]
-    delimiter = max(",;\t", key=first.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    text = text_of(file, encoding)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text), strict=True)
     rows, head = [], None
     try:
         for cells in reader:
@@ -62,3 +52,42 @@ def read_table(file: Path, encoding: str | None = None) -> Table:
     except csv.Error as error:
         raise ValueError(f"{file.name}, line {reader.line_num}: {error}.") from error
     return Table(file, head or [], rows)
+
+
+def text_of(file: Path, encoding: str | None = None) -> str:
+    """The text of a CSV file, without a mark at its beginning. Raises: ValueError, where it cannot be read."""
+    try:
+        data = file.read_bytes()
+        marked = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        return data.decode(encoding or marked)
+    except (OSError, LookupError) as error:
+        raise ValueError(f"{file} cannot be read: {error}.") from error
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{file.name}, line {line}: not in {(encoding or 'UTF-8').upper()}. Save the table as CSV in UTF-8; "
+            "`autograder quiz mark` can be given its --encoding, such as cp1252."
+        ) from error
+
+
+def delimiter_of(text: str) -> str:
+    """What stands between the cells of the first line: commas, semicolons or tabs."""
+    first = re.sub(r'"[^"]*"', "", text).strip().split("\n", 1)[0]
+    return max(",;\t", key=first.count)
+
+
+def add_row(file: Path, row: Mapping[str, str]) -> None:
+    """Add a row to a table, between its own delimiters and of the columns that it has; or begin the table.
+
+    Raises:
+        ValueError: the table's text cannot be read.
+    """
+    before = text_of(file).strip("\r\n") if file.exists() else ""
+    delimiter = delimiter_of(before) if before else ","
+    head = next(csv.reader(io.StringIO(before, newline=""), delimiter=delimiter)) if before else [*row]
+    added = io.StringIO(newline="")
+    rows = csv.writer(added, delimiter=delimiter, lineterminator="\n")
+    if not before:
+        rows.writerow(head)
+    rows.writerow([row.get(" ".join(name.split()), "") for name in head])
+    write_whole(file, f"{before}\n{added.getvalue()}" if before else added.getvalue())

@@ -6,15 +6,12 @@ class's due date and may have decimals; the last row for a student counts, and 0
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeAlias
 
-from autograder.files import write_whole
-from autograder.tables.csv_table import read_table
+from autograder.tables.csv_table import add_row, read_table
 
 EXTENSIONS = "extensions.csv"
 MAX_DAYS = 400.0
@@ -46,12 +43,10 @@ def read_extensions(root: Path) -> Extensions:
 
 
 def note_extension(root: Path, assignment: str, student: str, days: float) -> None:
-    """Add a row to the course's record. Raises: ValueError, where the days are out of bounds."""
+    """Add a row to the course's record. Raises: ValueError, where the days are out of bounds, or it cannot be read."""
     _days(days)
-    path, row = root / EXTENSIONS, io.StringIO(newline="")
-    before = path.read_text(encoding="utf-8-sig") if path.exists() else ",".join(_COLUMNS)
-    csv.writer(row, lineterminator="\n").writerow([assignment, student, f"{days:.10g}"])
-    write_whole(path, f"{before.rstrip()}\n{row.getvalue()}")
+    read_extensions(root)  # nothing is added to a table that nobody could read afterwards
+    add_row(root / EXTENSIONS, {"assignment": assignment, "student": student, "days": f"{days:.10g}"})
 
 
 def _days(days: float) -> float:

@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import TypeAlias
 
-from autograder.files import write_whole
-from autograder.tables.csv_table import read_table
+from autograder.tables.csv_table import add_row, read_table
 
 REGRADES = "regrades.csv"
 _COLUMNS = ("assignment", "student", "cell", "request", "answer")
@@ -34,8 +31,7 @@ def read_answers(root: Path) -> Answers:
 
 
 def note_answer(root: Path, assignment: str, student: str, cell: str, request: str, answer: str) -> None:
-    """Add a row to the course's record."""
-    path, row = root / REGRADES, io.StringIO(newline="")
-    before = path.read_text(encoding="utf-8-sig") if path.exists() else ",".join(_COLUMNS)
-    csv.writer(row, lineterminator="\n").writerow([assignment, student, cell, request, answer])
-    write_whole(path, f"{before.rstrip()}\n{row.getvalue()}")
+    """Add a row to the course's record. Raises: ValueError, where it cannot be read."""
+    read_answers(root)  # nothing is added to a table that nobody could read afterwards
+    cells = (assignment, student, cell, request, answer)
+    add_row(root / REGRADES, dict(zip(_COLUMNS, cells, strict=True)))

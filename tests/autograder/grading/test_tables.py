@@ -1,0 +1,48 @@
+"""The tables at the root of a course, to which commands add, however a person or a spreadsheet has saved them."""
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from autograder.submissions.lateness import COLLECTED, collected, note
+from autograder.tables.extensions import EXTENSIONS, note_extension, read_extensions
+from autograder.tables.regrades import REGRADES, note_answer, read_answers
+
+NOON = datetime(2026, 11, 20, 12)
+BEGINNINGS = {
+    "as written by hand, without an end of line": ("", ",", "\n"),
+    "by a spreadsheet": ("\ufeff", ";", "\r\n"),
+}
+
+
+def written(path, beginning, *lines):
+    mark, delimiter, end = BEGINNINGS[beginning]
+    path.write_bytes((mark + end.join(delimiter.join(cells) for cells in lines)).encode())
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_a_row_is_added_to_a_table_as_it_is(tmp_path, beginning):
+    written(tmp_path / EXTENSIONS, beginning, ["assignment", "student", "days"], ["lab01", "zoe", "2"])
+    note_extension(tmp_path, "lab01", "ada", 1.5)
+    days = {student: time / timedelta(days=1) for (_, student), time in read_extensions(tmp_path).items()}
+    assert days == {"zoe": 2, "ada": 1.5}
+
+    head = ["assignment", "student", "cell", "request", "answer"]
+    written(tmp_path / REGRADES, beginning, head, ["lab01", "zoe", "mean", "1f", "No."])
+    note_answer(tmp_path, "lab01", "ada", "mean", "2e", "Yes; really, yes.")
+    assert read_answers(tmp_path) == {
+        ("lab01", "zoe", "mean", "1f"): "No.",
+        ("lab01", "ada", "mean", "2e"): "Yes; really, yes.",
+    }
+
+    late = ["lab01", "zoe", "2026-11-21 12:00:00 UTC"]
+    written(tmp_path / COLLECTED, beginning, ["assignment", "student", "submitted"], late)
+    note(tmp_path, "lab01", "ada", NOON, "a folder, in the exchange")
+    assert collected(tmp_path) == {("lab01", "zoe"): NOON + timedelta(days=1), ("lab01", "ada"): NOON}
+
+
+def test_nothing_is_added_to_a_table_that_cannot_be_read(tmp_path):
+    (tmp_path / EXTENSIONS).write_text(text := "assignment;student;days\nlab01;zoe;1,5\n")
+    with pytest.raises(ValueError, match="line 2: '1,5' is not a number of days"):
+        note_extension(tmp_path, "lab01", "ada", 1)
+    assert (tmp_path / EXTENSIONS).read_text() == text
