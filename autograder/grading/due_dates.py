@@ -79,11 +79,7 @@ def extend(coursedir: CourseDirectory, student: str, assignment: str, days: floa
 
 def _known(gradebook: Gradebook, student: str, assignment: str) -> Any:
     """The gradebook's record of an assignment. Raises: ValueError, where it has none, or does not know the student."""
-    try:
-        found = gradebook.find_assignment(assignment)
-    except MissingEntry:
-        names = ", ".join(str(one.name) for one in gradebook.assignments) or "none"
-        raise ValueError(f"The gradebook holds no assignment {assignment}: it has {names}.") from None
+    found = known_assignment(gradebook, assignment)
     try:
         gradebook.find_student(student)
     except MissingEntry:
@@ -91,3 +87,12 @@ def _known(gradebook: Gradebook, student: str, assignment: str) -> Any:
             f"The gradebook knows no student {student}: `autograder roster import` enters a class."
         ) from None
     return found
+
+
+def known_assignment(gradebook: Gradebook, assignment: str) -> Any:
+    """The gradebook's record of an assignment. Raises: ValueError, where it has none."""
+    try:
+        return gradebook.find_assignment(assignment)
+    except MissingEntry:
+        names = ", ".join(str(one.name) for one in gradebook.assignments) or "none"
+        raise ValueError(f"The gradebook holds no assignment {assignment}: it has {names}.") from None

@@ -10,6 +10,7 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.course import notebook_of
 from autograder.grading import penalties
+from autograder.grading.due_dates import known_assignment
 from autograder.submissions.class_folders import class_folders
 from autograder.submissions.regrade_requests import Request, requests
 from autograder.submissions.team_work import counting
@@ -17,7 +18,13 @@ from autograder.tables.regrades import note_answer
 
 
 def of_class(coursedir: CourseDirectory, assignment: str) -> list[Request]:
-    """Everybody's requests about an assignment. Raises: ValueError, where the record of answers cannot be read."""
+    """Everybody's requests about an assignment.
+
+    Raises:
+        ValueError: the gradebook holds no such assignment, or the record of answers cannot be read.
+    """
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        known_assignment(gradebook, assignment)
     students = {*class_folders(coursedir, assignment).students, *counting(coursedir, assignment)}
     return [one for student in sorted(students) for one in requests(coursedir, assignment, student)]
 
@@ -37,9 +44,13 @@ def answer(
     Raises:
         ValueError: there is no such request or graded cell, or the points are out of bounds; nothing is noted.
     """
-    asked = [one for one in requests(coursedir, assignment, student) if one.cell == cell]
+    every = requests(coursedir, assignment, student)
+    if not every:
+        askers = ", ".join(dict.fromkeys(one.student for one in of_class(coursedir, assignment))) or "nobody"
+        raise ValueError(f"{student} asks for no regrade of {assignment}; who does: {askers}.")
+    asked = [one for one in every if one.cell == cell]
     if not asked:
-        known = ", ".join(one.cell or '""' for one in requests(coursedir, assignment, student)) or "nothing"
+        known = ", ".join(one.cell or '""' for one in every)
         raise ValueError(f"{student} asks nothing about {cell or 'the whole'} of {assignment}, but about {known}.")
     if not words.strip():
         raise ValueError("Give an answer in words: the student reads it in the feedback.")

@@ -122,10 +122,13 @@ def regrade(
             console.print(sentence, markup=False, soft_wrap=True)
             console.print(f"`autograder feedback {assignment}` shows it to the student.", markup=False, soft_wrap=True)
             return
+        if answer or points is not None:
+            raise ValueError(f"Say whose request you answer: autograder regrade {assignment} STUDENT CELL --answer ...")
         found = regrades.of_class(coursedir, assignment)
         worth = {one.student: regrades.points_of(coursedir, assignment, one.student) for one in found}
     for one in found:
-        of_cell = worth[one.student].get(one.cell, "no graded cell has this name" if one.cell else "all of it")
+        unknown = "no graded cell has this name" if worth[one.student] else "not graded yet"
+        of_cell = worth[one.student].get(one.cell, unknown if one.cell else "all of it")
         state = f"answered: {one.answer}" if one.answer else "open"
         lines = [f"{one.student}, {one.cell or 'no cell named'} ({of_cell}), {state}", *one.why.split("\n")]
         console.print("\n    ".join(lines), markup=False, soft_wrap=True)

@@ -97,7 +97,9 @@ def test_other_words_are_another_request(course):
     ("words", "reason"),
     [
         (("ada", "mean", "--answer", "No."), "ada asks nothing about mean of sums, but about check_mean, check_total."),
-        (("ben", "check_mean", "--answer", "No."), "ben asks nothing about check_mean of sums, but about nothing."),
+        (("ben", "check_mean", "--answer", "No."), "ben asks for no regrade of sums; who does: ada."),
+        (("ad", "check_mean", "--answer", "No."), "ad asks for no regrade of sums; who does: ada."),
+        (("--answer", "No.", "--points", "0"), "Say whose request you answer: autograder regrade sums STUDENT CELL"),
         (("ada", "check_total"), "Give an answer in words"),
         (
             ("ada", "check_total", "--answer", "Yes.", "--points", "4"),
@@ -110,6 +112,11 @@ def test_what_cannot_be_answered_changes_nothing(course, words, reason):
     done = run(course, "autograder", "regrade", NAME, *words)
     assert done.returncode == 1 and reason in done.stdout
     assert ((course / "regrades.csv").read_text() if (course / "regrades.csv").exists() else "") == before
+
+
+def test_an_assignment_that_does_not_exist_is_refused(course):
+    done = run(course, "autograder", "regrade", "sum")
+    assert done.returncode == 1 and f"The gradebook holds no assignment sum: it has {NAME}." in done.stdout
 
 
 @pytest.mark.parametrize(
