@@ -22,11 +22,12 @@ from zoneinfo import ZoneInfo
 from autograder.tables.roster import Student
 
 SYSTEMS = ("moodle", "canvas", "blackboard")
+# the first that fits: what comes after it is of the student's own choice, and may look like it
 _PATTERNS = {
-    "moodle": re.compile(r"(?:.*/)?(?P<who>[^/]+)_\d+_assignsubmission_file(?:_?/(?:.*/)?|_)(?P<file>[^/]+)"),
+    "moodle": re.compile(r"(?:.*?/)??(?P<who>[^/]+?)_\d+_assignsubmission_file(?:_?/(?:.*/)?|_)(?P<file>[^/]+)"),
     # what stands between the first two numbers that can be meant
     "canvas": re.compile(r"(?:.*/)?[^/]*?_(?P<late>LATE_)?(?P<who>\d+)_\d+_(?P<file>[^/]+)"),
-    "blackboard": re.compile(r"(?:.*/)?(?P<who>[^/]+)_attempt_(?P<time>\d{4}(?:-\d\d){5})_(?P<file>[^/]+)"),
+    "blackboard": re.compile(r"(?:.*/)?(?P<who>[^/]+?)_attempt_(?P<time>\d{4}(?:-\d\d){5})_(?P<file>[^/]+)"),
 }
 _AGAIN = re.compile(r"-\d+$")  # Canvas adds it to the name of a file that comes again
 

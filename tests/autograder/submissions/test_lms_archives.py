@@ -49,6 +49,27 @@ ROSTER = [
             HandIn("ada", "lab01.ipynb", datetime(2026, 7, 20, 16, 30, 59)),
         ),
         ("blackboard", "Lab 1_ada_attempt_2026-11-20-18-30-59.txt", None),
+        # a student's own names for files and folders name nobody else, and no time
+        (
+            "moodle",
+            "Jose OBrien-Ott_12_assignsubmission_file/Ada Lovelace_1_assignsubmission_file/lab01.ipynb",
+            HandIn("jo_o", "lab01.ipynb"),
+        ),
+        (
+            "moodle",
+            "all/Jose OBrien-Ott_12_assignsubmission_file/Ada Lovelace_1_assignsubmission_file_lab01.ipynb",
+            HandIn("jo_o", "Ada Lovelace_1_assignsubmission_file_lab01.ipynb"),
+        ),
+        (
+            "canvas",
+            "ottjosé_4712_88_lovelaceada_4711_89_lab01.ipynb",
+            HandIn("jo_o", "lovelaceada_4711_89_lab01.ipynb"),
+        ),
+        (
+            "blackboard",
+            "Lab 1_o_attempt_2026-11-20-18-30-59_x_ada_attempt_2026-01-01-00-00-00_lab01.ipynb",
+            HandIn("o", "x_ada_attempt_2026-01-01-00-00-00_lab01.ipynb", datetime(2026, 11, 20, 17, 30, 59)),
+        ),
     ],
 )
 def test_a_name_says_whose_which_and_when(system, path, found):
