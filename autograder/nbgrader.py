@@ -61,15 +61,16 @@ def __dir__() -> list[str]:
 def install() -> None:
     """Make nbgrader's own commands keep the course's rules where they have no setting for them.
 
-    Lateness is then measured by the collectors' record, the formgrader shows no student text that can run, no folder
-    stops the grading of the others, and a quiz is marked by its key.
+    Lateness is then measured by the collectors' record, requests for a regrade outlive the next archive, the formgrader
+    shows no student text that can run, no folder stops the grading of the others, and a quiz is marked by its key.
     """
     from autograder.course import QUIZ_KEY
     from autograder.feedback import sanitize
     from autograder.grading import autograde_folders, markers
-    from autograder.submissions import lateness
+    from autograder.submissions import lateness, regrade_requests
 
     lateness.install()
+    regrade_requests.install()
     sanitize.install()
     autograde_folders.install()
     markers.register(QUIZ_KEY, _mark_quiz)

@@ -10,7 +10,9 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from nbgrader.apps.zipcollectapp import ZipCollectApp
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.files import shown
@@ -19,6 +21,7 @@ from autograder.tables.regrades import read_answers
 REQUEST = "regrade.md"
 MAX_BYTES = 64 << 10
 MAX_REQUESTS = 100  # in one file
+_clear: Any = ZipCollectApp._clear_existing_files
 _HEADING = re.compile(r"^#{1,6}[ \t]+`?([^\s`:]+)`?[ \t]*:?[ \t]*(.*)$")
 
 
@@ -77,3 +80,16 @@ def _sections(text: str) -> list[tuple[str, str]]:
             found[-1][1].append(line)
     sections = [(cell, "\n".join(lines).strip()) for cell, lines in found]
     return [(cell, why) for cell, why in sections if cell or why]
+
+
+def install() -> None:
+    """Make `nbgrader zip_collect --force` keep the request in a folder that it empties: no archive holds one."""
+    ZipCollectApp._clear_existing_files = lambda self, path: _clear_all_but_request(self, path)
+
+
+def _clear_all_but_request(app: ZipCollectApp, path: str) -> None:
+    request = Path(path, REQUEST)
+    kept = request.read_bytes() if request.is_file() and not request.is_symlink() else None
+    _clear(app, path)
+    if kept is not None:
+        request.write_bytes(kept)

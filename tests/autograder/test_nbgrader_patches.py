@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from nbgrader import preprocessors
+from nbgrader.apps.zipcollectapp import ZipCollectApp
 from nbgrader.converters.base import BaseConverter
 from nbgrader.exchange.default import ExchangeCollect
 
@@ -43,6 +44,7 @@ def test_the_formgrader_keeps_the_exporter_that_it_was_started_with():
         (BaseConverter, "init_notebooks"),
         (BaseConverter, "convert_notebooks"),
         (ExchangeCollect, "_path_to_record"),
+        (ZipCollectApp, "_clear_existing_files"),
     ],
 )
 def test_nbgrader_calls_the_private_methods_that_are_overridden(owner, method):

@@ -148,6 +148,10 @@ def test_zip_collect_brings_everybody_their_files(tmp_path, system, names):
         assert times[NAME, "ada"] == datetime(2026, 11, 21, 11) and times[NAME, "cy"] == datetime(2026, 11, 22, 11)
     else:
         assert times == {} and "is left out: nobody on the roster is" in done.stdout
+    request = tmp_path / "submitted/ada" / NAME / "regrade.md"
+    request.write_text("# why")
+    again = run(tmp_path, "nbgrader", "zip_collect", NAME, "--force")
+    assert again.returncode == 0 and request.read_text() == "# why", "an archive that comes again takes no request away"
     if system == "canvas":
         assert "ben: late, and the name says not when: write the time into collected.csv" in done.stdout
 
