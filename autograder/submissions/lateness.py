@@ -31,7 +31,7 @@ from traitlets import Bool, Dict, Enum, Float, Set, Unicode
 from autograder.course import beside, handed_in, notebook_of, settings_of
 from autograder.files import file_sha256
 from autograder.submissions.exchange import copy_plain
-from autograder.submissions.lms_names import SYSTEMS, UnknownStudent, own_name, read_name
+from autograder.submissions.lms_names import SYSTEMS, UnknownStudent, assignment_in, own_name, read_name
 from autograder.submissions.regrade_requests import REQUEST
 from autograder.tables.csv_table import add_row, delimiter_of, text_of
 from autograder.tables.roster import class_roster
@@ -171,6 +171,7 @@ class FileNames(FileNameCollectorPlugin):
         help="Whose archives these are: moodle, canvas or blackboard; without one, by `named_regexp`.",
     ).tag(config=True)
     time_zone = Unicode("UTC", help="The clock of the times in their names, such as Europe/Berlin.").tag(config=True)
+    _assignment = Unicode(None, allow_none=True)  # what the archive calls it, once it was looked for
     _latest = Dict()
     _taken = Set()
 
@@ -193,8 +194,11 @@ class FileNames(FileNameCollectorPlugin):
             return None
         archive = _outermost_archive(path, unpacked)
         named = Path(f"{archive.relative_to(unpacked)}{path.suffix}") if archive else inside
+        roster = class_roster(Path(app.coursedir.root))
+        if self._assignment is None and self.system == "blackboard":
+            self._assignment = assignment_in((one.relative_to(unpacked) for one in unpacked.rglob("*")), roster)
         try:
-            found = read_name(self.system, named, class_roster(Path(app.coursedir.root)), _zone(self.time_zone))
+            found = read_name(self.system, named, roster, _zone(self.time_zone), self._assignment or "")
         except UnknownStudent as reason:
             self.log.warning("%s is left out: %s", filename, reason)
             return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -46,8 +46,12 @@ class HandIn:
     is_late: bool = False
 
 
-def read_name(system: str, path: PurePath, roster: Sequence[Student], zone: ZoneInfo) -> HandIn | None:
+def read_name(
+    system: str, path: PurePath, roster: Sequence[Student], zone: ZoneInfo, assignment: str = ""
+) -> HandIn | None:
     """What a path in an archive says; None where it is not a file that somebody handed in.
+
+    `assignment` is what the archive calls it, as far as its other names say.
 
     Raises:
         UnknownStudent: nobody on the roster, or more than one, can be meant.
@@ -56,6 +60,8 @@ def read_name(system: str, path: PurePath, roster: Sequence[Student], zone: Zone
     if not found:
         return None
     meant = {"moodle": _by_name, "canvas": _by_number, "blackboard": _by_id}[system](found["who"], roster)
+    if meant and assignment and _before_id(found["who"], meant[0]).startswith(f"{assignment}_"):
+        meant = []  # the id is the end of a longer one
     if len(meant) != 1:
         several = f"{', '.join(one.id for one in meant)} may be" if meant else "nobody on the roster is"
         raise UnknownStudent(f"{several} {found['who']!r}")
@@ -64,6 +70,14 @@ def read_name(system: str, path: PurePath, roster: Sequence[Student], zone: Zone
     return HandIn(
         meant[0].id, own_name(system, found["file"]), _in_utc(time, zone) if time else None, bool(parts.get("late"))
     )
+
+
+def assignment_in(paths: Iterable[PurePath], roster: Sequence[Student]) -> str:
+    """What Blackboard calls the assignment whose files these are: what stands before the roster's ids."""
+    # the archive of a student's own lies in a folder of Blackboard's name
+    found = [re.search(r"([^/]+?)_attempt_\d{4}(?:-\d\d){5}", path.as_posix()) for path in paths]
+    people = [(one[1], student) for one in found if one for student in _by_id(one[1], roster)]
+    return min((_before_id(who, student) for who, student in people), key=len, default="")
 
 
 def own_name(system: str, name: str) -> str:
@@ -94,6 +108,10 @@ def _by_id(who: str, roster: Sequence[Student]) -> list[Student]:
     """The one whose id stands at the end, after the assignment's name; of two such ids the longer one's."""
     meant = [one for one in roster if f"_{who}".casefold().endswith(f"_{one.id}".casefold())]
     return sorted(meant, key=lambda one: -len(one.id))[:1]
+
+
+def _before_id(who: str, student: Student) -> str:
+    return who[: -len(student.id) - 1]
 
 
 def _in_utc(text: str, zone: ZoneInfo) -> datetime:

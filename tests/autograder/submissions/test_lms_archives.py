@@ -156,6 +156,23 @@ def test_zip_collect_brings_everybody_their_files(tmp_path, system, names):
         assert "ben: late, and the name says not when: write the time into collected.csv" in done.stdout
 
 
+def test_an_unknown_user_name_is_not_the_student_whose_id_ends_it(tmp_path):
+    make_course(tmp_path, "c.FileNames.system = 'blackboard'\n")
+    (tmp_path / "roster.csv").write_text("id\nada\nsmith\n")
+    archive = tmp_path / "downloaded" / NAME / "archive"
+    archive.mkdir(parents=True)
+    for number, who in enumerate(("ada", "j_smith", "smith", "o_smith")):
+        (archive / f"Lab 1_{who}_attempt_2026-11-20-12-00-0{number}_report.ipynb").write_text(who)
+    # what a student calls a file is not the assignment's name
+    (archive / "Lab 1_ada_attempt_2026-11-20-12-00-00_Lab_ada_attempt_2026-11-20-12-00-00_x.ipynb").write_text("x")
+    done = run(tmp_path, "nbgrader", "zip_collect", NAME)
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "submitted/smith" / NAME / "report.ipynb").read_text() == "smith"
+    assert (tmp_path / "submitted/ada" / NAME / "report.ipynb").read_text() == "ada"
+    for who in ("j_smith", "o_smith"):
+        assert f"is left out: nobody on the roster is 'Lab 1_{who}'" in done.stdout
+
+
 def test_a_time_zone_that_does_not_exist_is_named(tmp_path):
     make_course(tmp_path, "c.FileNames.system, c.FileNames.time_zone = 'blackboard', 'Berlin'\n")
     archive = tmp_path / "downloaded" / NAME / "archive"
