@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +13,23 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.tables.roster import ROSTER, Student, class_roster, read_file, updated, write_roster
 
+BEFORE = "roster-before.csv"  # the roster as it was before somebody left it
+
 
 @dataclass(frozen=True)
 class Enrolment:
-    """What an import did, by ids; `absent` are in the gradebook and not in the file, and keep everything there."""
+    """What an import did, by ids.
+
+    `absent` are in the gradebook and not in the file, and keep everything there; `left` were on the roster before;
+    `alone` have a team without another member.
+    """
 
     new: Sequence[str]
     changed: Sequence[str]
     num_same: int
     absent: Sequence[str]
+    left: Sequence[str]
+    alone: Sequence[str]
     unused_columns: Sequence[str]
 
     @property
@@ -32,6 +41,13 @@ class Enrolment:
             said.append(f"Changed: {', '.join(self.changed)}.")
         if self.absent:
             said.append(f"In the gradebook and not in this file, kept with all grades: {', '.join(self.absent)}.")
+        if self.left:
+            said.append(
+                f"No longer in {ROSTER}: {', '.join(self.left)}. {BEFORE} has it as it was: if your file names new "
+                "students only, import one that names the whole class."
+            )
+        if self.alone:
+            said.append(f"Alone in a team: {', '.join(self.alone)}.")
         if self.unused_columns:
             said.append(f"Columns that were not used: {', '.join(self.unused_columns)}.")
         return said
@@ -60,10 +76,20 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
                 added.append(student.id)
             elif not is_same or before.get(student.id, student) != student:
                 changed.append(student.id)
+    left = sorted(before.keys() - {student.id for student in students})
     if file.resolve() != (root / ROSTER).resolve():
+        if left:
+            write_roster(earlier, root / BEFORE)
         write_roster(students, root / ROSTER)
     absent = sorted(entered.keys() - {student.id for student in students})
-    return Enrolment(added, changed, len(students) - len(added) - len(changed), absent, new.unused)
+    num_same = len(students) - len(added) - len(changed)
+    return Enrolment(added, changed, num_same, absent, left, _alone(students), new.unused)
+
+
+def _alone(students: Sequence[Student]) -> list[str]:
+    """Who has a team that nobody else has, with its name, which may be a slip."""
+    sizes = Counter(student.team.casefold() for student in students)
+    return [f"{one.id} ({one.team})" for one in students if one.team and sizes[one.team.casefold()] == 1]
 
 
 def _entries(student: Student, fields: frozenset[str]) -> dict[str, Any]:

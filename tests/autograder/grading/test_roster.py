@@ -102,8 +102,16 @@ def test_an_import_enters_the_class_and_a_second_one_its_changes(course):
     assert "In the gradebook and not in this file, kept with all grades: ada." in second.output
     assert "Columns that were not used: shoe." in second.output
     assert people(course)["noor"] == ("Noor", "Ali", "noor@example.org", "4712"), "no column, so nothing was said of it"
+    assert "No longer in roster.csv: ada." in second.output and "No longer" not in again.output
+    assert read_roster(course / "roster-before.csv")[0].extra_time_percent == 25, "nothing of theirs is lost"
     noor, zoe = class_roster(course)
     assert (noor.name, noor.section, noor.lms_id, zoe.id) == ("Noor Ali", "Tue", "4712", "zoe")
+
+
+def test_who_is_alone_in_a_team_is_named(course):
+    text = "id,team\nada,red\nnoor,Red\nzoe,rde\nben,\n"
+    assert "Alone in a team: zoe (rde)." in run("roster", "import", write(course, text)).output
+    assert "Alone" not in run("roster", "import", write(course, text.replace("rde", "RED"))).output
 
 
 def test_a_roster_that_lies_at_its_place_is_imported_and_left_as_it_is(course):
