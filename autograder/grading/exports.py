@@ -351,13 +351,18 @@ def export(
     """The rows for which the file gives no score, after writing the course's grades in one of `FORMATS`.
 
     Raises:
-        ValueError: there is no such format or assignment.
+        ValueError: there is no such format or assignment, also among `names`.
     """
     if format not in FORMATS:
         raise ValueError(f"There is no format {format!r}: choose one of {', '.join(FORMATS)}.")
     entries, _ = audit_log.read(Path(coursedir.root, audit_log.LOG))
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         found = rows(coursedir, gradebook, entries, assignments)
+        known = [str(one.name) for one in gradebook.assignments]
+    if unknown := sorted((names or {}).keys() - set(known)):
+        raise ValueError(
+            f"There is no assignment {', '.join(unknown)} to rename: the gradebook has {', '.join(known)}."
+        )
     more = {"csv": {}, "gradescope": {"entries": entries}}.get(format, {"names": names})
     FORMATS[format](found, to, **more)
     return [row for row in found if row.score is None or (format != "csv" and row.standing is Standing.MISSING)]

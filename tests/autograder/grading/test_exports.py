@@ -242,6 +242,12 @@ def test_what_cannot_be_exported_is_told(course, tmp_path, format, assignments, 
         exports.export(course, format, tmp_path / "out", assignments)
 
 
+def test_an_assignment_that_there_is_not_is_not_renamed(course, tmp_path):
+    with pytest.raises(ValueError, match="no assignment lab1 to rename: the gradebook has lab0"):
+        exports.export(course, "blackboard", tmp_path / "out.csv", names={"lab1": "Lab 1 |4711"})
+    assert not (tmp_path / "out.csv").exists()
+
+
 def test_an_empty_gradebook_is_told(tmp_path):
     url = f"sqlite:///{tmp_path}/gradebook.db"
     with pytest.raises(ValueError, match="no assignment yet"):

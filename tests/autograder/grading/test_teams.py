@@ -120,6 +120,22 @@ def test_the_status_says_whose_work_counts_and_who_handed_in_twice(course):
     assert remarks["cy"] == "handed in by dan; late, 0.5 points taken"
 
 
+def test_a_damaged_file_is_the_whole_teams(course, monkeypatch):
+    latest = status.audit_log.latest
+
+    def damaged(entries):
+        verdict = status.audit_log.Verdict.MALFORMED
+        return {
+            key: entry.model_copy(update={"verdict": verdict}) if "ada" in key else entry
+            for key, entry in latest(entries).items()
+        }
+
+    monkeypatch.setattr(status.audit_log, "latest", damaged)
+    (project,) = status.read(open_course(course)).assignments
+    found = {work.row.student for work in project.works if work.state is status.State.DAMAGED}
+    assert found == {"ada", "ben"}
+
+
 def test_every_member_gets_the_teams_page(course):
     do(course, "autograder", "feedback", PROJECT)
     pages = {path.parts[-3]: path.read_text() for path in course.glob(f"feedback/*/{PROJECT}/report.html")}
