@@ -35,7 +35,8 @@ class Blueprint(BaseModel):
 
     `essays` of them are essays, which stand at the end. Questions are only of these `pools`. Empty `weeks`,
     `essay_weeks`, `objectives` (words that an objective has), `difficulties` and `kinds` allow all; `minutes` is the
-    most that a form may take, by its questions' own times; it is passed with `pass_fraction` of the points.
+    most that a form may take, by its questions' own times; it is passed with `pass_fraction` of the points. One that
+    `needs_week` is of weeks that are named when the quiz is made.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,6 +52,7 @@ class Blueprint(BaseModel):
     kinds: tuple[Kind, ...] = ()
     minutes: Annotated[float, Field(gt=0)] | None = None
     pass_fraction: Annotated[float, Field(gt=0, le=1)] = 0.8
+    needs_week: bool = False
 
     @model_validator(mode="after")
     def _essays_are_counted(self) -> Blueprint:

@@ -118,10 +118,13 @@ def blueprint_of(folder: Path, name: str | None, wanted: Mapping[str, Any]) -> B
             raise ValueError(f"There is no blueprint {name!r} in {folder / FILE}: choose one of {listed}.")
         given = known[name].model_dump()
     try:
-        return Blueprint.model_validate({**given, **changes})
+        plan = Blueprint.model_validate({**given, **changes})
     except ValidationError as error:
         problems = (f"{' '.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise ValueError(f"There can be no such quiz: {'; '.join(problems)}.") from error
+    if plan.needs_week and not plan.weeks:
+        raise ValueError(f"{name!r} is of the weeks that you name: say which with --week.")
+    return plan
 
 
 def _formats(names: Sequence[str], paper: str) -> list[Format]:
