@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties
 
 from autograder.course import settings_of
-from autograder.grading.due_dates import due_date, extension_of, keep_extension
+from autograder.grading.due_dates import due_date, extension_of, keep_extension, known_assignment
 from autograder.submissions.lateness import COLLECTED, collected, submitted_at
 from autograder.tables.teams import granted
 
@@ -97,10 +97,8 @@ def _computed(
     coursedir: CourseDirectory, gradebook: Gradebook, assignment: str
 ) -> Iterator[tuple[Any, Penalty, list[tuple[Any, float | None]]]]:
     """Every submission with what it loses, in all and by notebook."""
-    try:
-        submissions: Any = gradebook.assignment_submissions(assignment)
-    except MissingEntry:
-        raise ValueError(f"The gradebook holds no assignment {assignment}.") from None
+    known_assignment(gradebook, assignment)
+    submissions: Any = gradebook.assignment_submissions(assignment)
     step: Any = AssignLatePenalties(config=settings_of(coursedir))
     step.init_plugin()
     extensions = granted(Path(coursedir.root))

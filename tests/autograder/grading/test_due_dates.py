@@ -158,3 +158,8 @@ def test_an_extension_before_there_is_a_due_date_stops_nothing(graded):
         book.add_submission("later", "ada", timestamp=HANDED_IN)
     do(graded, "autograder", "late", "later")
     do(graded, "nbgrader", "db", "assignment", "remove", "later", "--force")
+
+
+def test_penalties_of_an_assignment_that_there_is_not_are_refused(graded):
+    done = run(graded, "autograder", "late", "sum")
+    assert done.returncode == 1 and "The gradebook holds no assignment sum: it has" in done.stdout
