@@ -43,15 +43,25 @@ for module in (checks, launcher):
     cloudpickle.register_pickle_by_value(module)
 
 class Student:
-    def run(self, on_rank, *args, world_size, each=None):
+    def run(self, on_rank, *args, world_size, each=None, **_):
         functions = [one for one in globals().values() if isinstance(one, types.FunctionType)]
         mine = [one for one in functions if one.__module__ == "__main__"]
         return launcher.launch(world_size, mine, on_rank, args, each or [()] * world_size)
 
+    def emulated(self, on_rank, *args, world_size, each=None, **_):
+        self.run(on_rank, *args, world_size=world_size, each=each)
+        raise Launched
+
+class Launched(Exception):  # of a check's first emulated run: no conductor is here whose record it could go on with
+    pass
+
 def run_checks(cell):
     for name, check in vars(checks).items():
         if name.startswith("check_") and check.check.cell == cell:
-            check(Student(), torch.Generator().manual_seed(1))
+            try:
+                check(Student(), torch.Generator().manual_seed(1))
+            except Launched:
+                pass
 """
 # what ranks run; the functions of one notebook share their globals
 CALL = """
