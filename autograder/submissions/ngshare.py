@@ -29,9 +29,7 @@ class CollectFromNgshare(StudentByStudent, ExchangeCollect):
             OSError, ValueError: a file cannot be written; nothing is left at `dest`.
         """
         left_out = ignored(self.coursedir)
-        kept = [
-            one for one in src if not any(fnmatch(part, each) for part in Path(one["path"]).parts for each in left_out)
-        ]
+        kept = [one for one in src if not _is_ignored(one["path"], left_out)]
         try:
             super().do_copy(kept, dest)
         except BaseException:
