@@ -375,7 +375,7 @@ def export(
         left_out = exports.export(coursedir, format, path, assignment or (), names)
         _warn_of_penalties(coursedir, assignment or ())
     console.print(f"Written: {path}", soft_wrap=True)
-    _show_left_out([(row, row.standing.value) for row in left_out])
+    _show_left_out(left_out)
 
 
 @app.command()

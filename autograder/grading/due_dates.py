@@ -70,11 +70,15 @@ def extend(coursedir: CourseDirectory, student: str, assignment: str, days: floa
     who = " and ".join([", ".join(team[:-1]), team[-1]]) + ", as a team," if len(team) > 1 else student
     if due is None:
         return (
-            f"{assignment} has no due date yet. Once it has one, {who} has {days:g} days more: "
+            f"{assignment} has no due date yet. Once it has one, {who} has {_days(days)} more: "
             f'`nbgrader db assignment add {assignment} --duedate="2026-11-30 23:59:00 UTC"` sets it.'
         )
-    more = f"{days:g} days after the class" if days else "like the class"
+    more = f"{_days(days)} after the class" if days else "like the class"
     return f"{who} may hand in {assignment} until {due:%Y-%m-%d %H:%M} UTC, {more}."
+
+
+def _days(days: float) -> str:
+    return "1 day" if days == 1 else f"{days:g} days"
 
 
 def _known(gradebook: Gradebook, student: str, assignment: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,8 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
     """What changed, after entering the students of a file into the gradebook and into the course's roster.
 
     Raises:
-        ValueError: the file, or the course's earlier roster, cannot be read as a roster; nothing was changed.
+        ValueError: the file, or the course's earlier roster, cannot be read as a roster, or an id is one of the
+            gradebook's in other letters; nothing was changed.
     """
     root = Path(coursedir.root)
     new, earlier = read_file(file), class_roster(root)
@@ -65,6 +66,7 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
     before = {student.id: student for student in earlier}
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         entered = {str(one.id): _entries_of(one) for one in gradebook.students}
+        _refuse_other_case(students, entered)
         added, changed = [], []
         for student in students:
             entries = _entries(student, new.fields)
@@ -84,6 +86,15 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
     absent = sorted(entered.keys() - {student.id for student in students})
     num_same = len(students) - len(added) - len(changed)
     return Enrolment(added, changed, num_same, absent, left, _alone(students), new.unused)
+
+
+def _refuse_other_case(students: Sequence[Student], entered: Collection[str]) -> None:
+    """Raise ValueError where an id is one of the gradebook's in other letters: somebody would be there twice."""
+    known = {one.casefold(): one for one in entered}
+    new = [one.id for one in students if one.id not in entered]
+    if slips := [one for one in new if one.casefold() in known]:
+        said = ", ".join(f"{one} is {known[one.casefold()]}" for one in slips)
+        raise ValueError(f"Ids that the gradebook writes in other letters: {said} there. Write them as it does.")
 
 
 def _alone(students: Sequence[Student]) -> list[str]:

@@ -36,7 +36,7 @@ from autograder.grading import audit_log, penalties
 from autograder.grading.due_dates import due_date, extension_of
 from autograder.submissions.team_work import counting
 from autograder.tables.extensions import Extensions
-from autograder.tables.roster import class_roster
+from autograder.tables.roster import ROSTER, class_roster
 from autograder.tables.teams import granted
 
 
@@ -332,6 +332,7 @@ def write_gradescope(rows: Iterable[Row], to: Path, entries: Sequence[audit_log.
         (folder / "results.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
+_CLASS_LISTS = ("canvas", "moodle", "blackboard")  # whose import stumbles over a line of somebody who has left
 FORMATS: dict[str, Callable[..., None]] = {
     "csv": write_table,
     "canvas": write_canvas,
@@ -347,8 +348,10 @@ def export(
     to: Path,
     assignments: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
-) -> list[Row]:
-    """The rows for which the file gives no score, after writing the course's grades in one of `FORMATS`.
+) -> list[tuple[Row, str]]:
+    """The rows for which the file gives no score, each with the reason, after writing the grades in one of `FORMATS`.
+
+    A class list of another system has nobody who is not on the course's roster, where there is one.
 
     Raises:
         ValueError: there is no such format or assignment, also among `names`.
@@ -363,9 +366,13 @@ def export(
         raise ValueError(
             f"There is no assignment {', '.join(unknown)} to rename: the gradebook has {', '.join(known)}."
         )
+    listed = {one.id for one in class_roster(Path(coursedir.root))} if format in _CLASS_LISTS else set()
+    absent = [row for row in found if listed and row.student not in listed]
+    found = [row for row in found if row not in absent]
     more = {"csv": {}, "gradescope": {"entries": entries}}.get(format, {"names": names})
     FORMATS[format](found, to, **more)
-    return [row for row in found if row.score is None or (format != "csv" and row.standing is Standing.MISSING)]
+    without = [row for row in found if row.score is None or (format != "csv" and row.standing is Standing.MISSING)]
+    return [*((row, row.standing.value) for row in without), *((row, f"not in {ROSTER}") for row in absent)]
 
 
 def renamed(text: str) -> tuple[str, str]:

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from autograder.quiz.forms import Form
+from worldsize.units import number_of
 
 _DIFFICULTIES = (1, 2, 3)
 
 
 def summary_text(forms: Sequence[Form], formats: Sequence[str]) -> str:
     """The summary as text."""
-    head = f"{forms[0].blueprint.title}: {_counted(len(forms), 'form')} of {_counted(len(forms[0].asked), 'question')}"
+    head = (
+        f"{forms[0].blueprint.title}: {number_of(len(forms), 'form')} of {number_of(len(forms[0].asked), 'question')}"
+    )
     return "\n".join([head, f"written as {', '.join(formats)}", "", *_coverage(forms), "", *_facts(forms), ""])
 
 
@@ -74,7 +77,3 @@ def _facts(forms: Sequence[Form]) -> Iterable[str]:
 def _range(values: Sequence[float], format: str) -> str:
     low, high = f"{min(values):{format}}", f"{max(values):{format}}"
     return low if low == high else f"{low} to {high}"
-
-
-def _counted(num: int, name: str) -> str:
-    return f"{num} {name}{'' if num == 1 else 's'}"

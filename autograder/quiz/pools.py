@@ -18,6 +18,7 @@ from autograder.quiz.atomic_folder import PRIVATE_FOLDER, in_place_of, write_pri
 from autograder.quiz.blueprint import Blueprint, Cell, shares
 from autograder.quiz.formats import canvas, moodle
 from worldsize.quiz import Question, Variant, draw
+from worldsize.units import number_of
 
 SUMMARY = "summary.txt"
 _TRIES = 20  # draws for each variant that is wanted
@@ -109,13 +110,13 @@ def write_pools(blueprint: Blueprint, slots: Sequence[Slot], systems: Sequence[s
 
 
 def _summary(blueprint: Blueprint, slots: Sequence[Slot]) -> str:
-    few = min(len(slot.variants) for slot in slots)
+    sizes = [len(slot.variants) for slot in slots]
     of_weeks: dict[int, int] = defaultdict(int)
     for slot in slots:
         of_weeks[slot.cell.week] += 1
     lines = [
-        f"{blueprint.title}: {len(slots)} slots, {sum(len(slot.variants) for slot in slots)} variants, "
-        f"{few} and more in a slot.",
+        f"{blueprint.title}: {number_of(len(slots), 'slot')}, {number_of(sum(sizes), 'variant')}, "
+        f"{min(sizes)} and more in a slot.",
         f"minutes          {longest_minutes([slot.questions for slot in slots]):g} at most",
         f"weeks            {', '.join(f'week {week}: {num}' for week, num in sorted(of_weeks.items()))}",
         "",
@@ -127,4 +128,4 @@ def _summary(blueprint: Blueprint, slots: Sequence[Slot]) -> str:
 def _described(slot: Slot) -> str:
     questions = ", ".join(sorted(question.id for question in slot.questions))
     of = f"week {slot.cell.week}, difficulty {slot.cell.difficulty}"
-    return f"{of}, {len(slot.variants)} variants of {questions}"
+    return f"{of}, {number_of(len(slot.variants), 'variant')} of {questions}"

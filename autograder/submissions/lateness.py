@@ -26,7 +26,7 @@ from nbgrader.exchange import abc
 from nbgrader.exchange.default import ExchangeCollect
 from nbgrader.plugins import FileNameCollectorPlugin, LateSubmissionPlugin
 from nbgrader.utils import parse_utc
-from traitlets import Bool, Dict, Enum, Float, Set, Unicode
+from traitlets import Bool, Dict, Float, Set, Unicode
 
 from autograder.course import beside, handed_in, notebook_of, settings_of
 from autograder.files import file_sha256
@@ -165,10 +165,8 @@ class FileNames(FileNameCollectorPlugin):
     It knows the names that Moodle, Canvas and Blackboard give, and takes the students from the course's roster.
     """
 
-    system = Enum(
-        ("", *SYSTEMS),
-        "",
-        help="Whose archives these are: moodle, canvas or blackboard; without one, by `named_regexp`.",
+    system = Unicode(
+        "", help="Whose archives these are: moodle, canvas or blackboard; without one, by `named_regexp`."
     ).tag(config=True)
     time_zone = Unicode("UTC", help="The clock of the times in their names, such as Europe/Berlin.").tag(config=True)
     _assignment = Unicode(None, allow_none=True)  # what the archive calls it, once it was looked for
@@ -179,10 +177,12 @@ class FileNames(FileNameCollectorPlugin):
         """What the name of a file, or of the archive in which a student packed it, says; None for what does not count.
 
         Raises:
-            ValueError: the roster cannot be read, or there is no such time zone.
+            ValueError: the roster cannot be read, or there is no such system or time zone.
         """
         if not self.system:
             return super()._match(filename)
+        if self.system not in SYSTEMS:
+            raise ValueError(f"c.FileNames.system: {self.system!r} is none of {', '.join(SYSTEMS)}.")
         app: Any = self.parent
         path = Path(filename)
         inside = path.relative_to(unpacked := Path(app._format_collect_path(app.extracted_directory)))
@@ -211,7 +211,17 @@ class FileNames(FileNameCollectorPlugin):
         return {"student_id": found.student, "file_id": file, "timestamp": found.time and str(found.time)}
 
     def collect(self, submitted_file: str) -> dict | None:
-        """What the name of a file says, like `FileNameCollectorPlugin.collect`; None for a program nobody asked for."""
+        """What the name of a file says, like `FileNameCollectorPlugin.collect`; None for a program nobody asked for.
+
+        Ends the command with a sentence where the roster, a record or a setting cannot be used.
+        """
+        app: Any = self.parent
+        try:
+            return self._collect(submitted_file)
+        except ValueError as reason:
+            app.fail("%s", reason)
+
+    def _collect(self, submitted_file: str) -> dict | None:
         found = super().collect(submitted_file)
         app: Any = self.parent
         coursedir = app.coursedir

@@ -70,6 +70,13 @@ def _email(text: str) -> str:
     return text
 
 
+def _team(text: str) -> str:
+    """The name of one team. Raises: ValueError."""
+    if re.search("[,;]", text):
+        raise ValueError(f"the team {text!r} looks like several: a student is in one, whose name has no comma")
+    return text
+
+
 # the fields of a student by the names that their columns may have; the first is the one that we write
 _COLUMNS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "id": ("id", str),
@@ -78,7 +85,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "section": ("section", str),
     "lms id": ("lms_id", str),
     "extra time": ("extra_time_percent", _extra_time_percent),
-    "team": ("team", str),
+    "team": ("team", _team),
     "last name": ("last_name", str),
 }
 _TWO_NAMES = ("first name", "last name")

@@ -145,7 +145,7 @@ def test_csv(course, tmp_path):
     assert got["late"] == ["4.5", "10.0", "0.0", "5.0", "graded"]
     assert got["again"] == got["waits"] == got["stranger"] == ["", "", "", "5.0", "waiting to be graded"]
     assert next(line for line in lines if line[3] == "ada")[4] == ODD
-    assert sorted(row.student for row in left_out) == [
+    assert sorted(row.student for row, _ in left_out) == [
         "\\xff", "again", "broke", "manual", "regraded", "stranger", "torn", "waits",
     ]  # fmt: skip
 
@@ -169,8 +169,8 @@ def test_moodle(course, tmp_path):
     assert header == ["First name", "Last name", "Username", "ID number", "Email address", "Lab 1"]
     got = {line[2]: line for line in lines}
     assert got["ada"] == ["Ada", ODD, "ada", "4711", "ada@example.org", "3.75"]
-    assert {student for student, line in got.items() if not line[5]} == {row.student for row in left_out}
-    assert "absent" in {row.student for row in left_out}
+    assert {student for student, line in got.items() if not line[5]} == {row.student for row, _ in left_out}
+    assert "absent" in {row.student for row, _ in left_out}
 
 
 def test_blackboard_gets_every_cell_in_quotes(course, tmp_path):
@@ -180,8 +180,20 @@ def test_blackboard_gets_every_cell_in_quotes(course, tmp_path):
     assert header == ["Last Name", "First Name", "Username", "Student ID", column]
     got = {line[2]: line for line in lines}
     assert got["ada"] == [ODD, "Ada", "ada", "4711", "3.75"]
-    assert {student for student, line in got.items() if not line[4]} == {row.student for row in left_out}
+    assert {student for student, line in got.items() if not line[4]} == {row.student for row, _ in left_out}
     assert (tmp_path / "out.csv").read_text().startswith('"Last Name","First Name"')
+
+
+@pytest.mark.parametrize(("format", "is_left_out"), [("csv", False), ("canvas", True), ("moodle", True)])
+def test_who_is_no_longer_on_the_roster_is_on_no_class_list(course, tmp_path, format, is_left_out):
+    (roster := Path(course.root, "roster.csv")).write_text("id,name\nada,Ada\nabsent,Ann\n")
+    try:
+        left_out = exports.export(course, format, tmp_path / "out.csv", ["lab01"])
+    finally:
+        roster.unlink()
+    assert ("late" in (tmp_path / "out.csv").read_text()) != is_left_out
+    assert (("late", "not in roster.csv") in {(row.student, reason) for row, reason in left_out}) == is_left_out
+    assert "ada" in (tmp_path / "out.csv").read_text()
 
 
 def test_gradescope_gets_a_file_for_every_final_score_and_no_other(course, tmp_path):

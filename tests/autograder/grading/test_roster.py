@@ -108,6 +108,18 @@ def test_an_import_enters_the_class_and_a_second_one_its_changes(course):
     assert (noor.name, noor.section, noor.lms_id, zoe.id) == ("Noor Ali", "Tue", "4712", "zoe")
 
 
+def test_an_id_in_other_letters_is_nobody_new(course):
+    run("roster", "import", write(course, "id\nada\nnoor\n"))
+    done = run("roster", "import", write(course, "id\nAda\nnoor\nzoe\n"))
+    assert done.exit_code == 1 and "in other letters: Ada is ada there. Write them as it does." in done.output
+    assert {*people(course)} == {"ada", "noor"} and [one.id for one in class_roster(course)] == ["ada", "noor"]
+
+
+def test_a_student_is_in_one_team(course):
+    done = run("roster", "import", write(course, 'id,team\nada,"blue, red"\n'))
+    assert done.exit_code == 1 and "line 2: the team 'blue, red' looks like several: a student is in one" in done.output
+
+
 def test_who_is_alone_in_a_team_is_named(course):
     text = "id,team\nada,red\nnoor,Red\nzoe,rde\nben,\n"
     assert "Alone in a team: zoe (rde)." in run("roster", "import", write(course, text)).output

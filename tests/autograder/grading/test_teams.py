@@ -77,7 +77,7 @@ def course(tmp_path_factory):
             grade.manual_score, grade.needs_manual_grade = points, False
         book.db.commit()
     said = do(root, "autograder", "extend", "ben", PROJECT, "--days", "1")
-    assert "ada and ben, as a team, may hand in project9 until 2020-11-21 12:00 UTC, 1 days after the class." in said
+    assert "ada and ben, as a team, may hand in project9 until 2020-11-21 12:00 UTC, 1 day after the class." in said
     assert "Late penalty: 0.5 points before, 0 now." in said
     do(root, "autograder", "late", PROJECT)
     return root

@@ -173,10 +173,17 @@ def test_an_unknown_user_name_is_not_the_student_whose_id_ends_it(tmp_path):
         assert f"is left out: nobody on the roster is 'Lab 1_{who}'" in done.stdout
 
 
-def test_a_time_zone_that_does_not_exist_is_named(tmp_path):
-    make_course(tmp_path, "c.FileNames.system, c.FileNames.time_zone = 'blackboard', 'Berlin'\n")
+@pytest.mark.parametrize(
+    ("system", "zone", "sentence"),
+    [
+        ("blackboard", "Berlin", "'Berlin' is no time zone; write one such as Europe/Berlin"),
+        ("mooodle", "UTC", "c.FileNames.system: 'mooodle' is none of moodle, canvas, blackboard."),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named_in_a_sentence(tmp_path, system, zone, sentence):
+    make_course(tmp_path, f"c.FileNames.system, c.FileNames.time_zone = {system!r}, {zone!r}\n")
     archive = tmp_path / "downloaded" / NAME / "archive"
     archive.mkdir(parents=True)
     (archive / "Project_ada_attempt_2026-11-20-12-00-00_report.ipynb").write_text("{}")
     done = run(tmp_path, "nbgrader", "zip_collect", NAME)
-    assert done.returncode != 0 and "'Berlin' is no time zone; write one such as Europe/Berlin" in done.stdout
+    assert done.returncode != 0 and sentence in done.stdout and "Traceback" not in done.stdout
