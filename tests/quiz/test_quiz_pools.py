@@ -5,19 +5,22 @@ import re
 import stat
 import xml.etree.ElementTree as ET
 import zipfile
+from collections import Counter
 
 import pytest
 import quiz_readers as readers
 from quiz_banks import write_bank
-from quiz_tools import fetched, pyslet_source, qti12_dtd  # noqa: F401 - fixtures
+from quiz_tools import amc2moodle, fetched, pyslet_source, qti2latex, qti12_dtd  # noqa: F401 - fixtures
 from repository import ROOT
 from typer.testing import CliRunner
 
 from autograder.cli import app
+from autograder.markdown.platform_markup import html
 from autograder.quiz.blueprint import Blueprint, Cell, read_blueprints, shares
 from autograder.quiz.formats import canvas, moodle
 from autograder.quiz.pools import fill_slots, longest_minutes
 from autograder.quiz.whole_bank import read_bank
+from worldsize.quiz.variant import Amount, Options, Prose
 
 BANK = ROOT / "quizzes"
 XMLNS = ' xmlns="http://www.imsglobal.org/xsd/ims_qtiasiv1p2"'
@@ -117,6 +120,76 @@ def test_canvas_gets_a_group_for_each_slot_that_picks_one(module, qti12_dtd):  #
             assert not idents & seen
             seen |= idents
     assert ET.fromstring(files[f"{name.split('/')[0]}/assessment_meta.xml"])[5].text == "24.0"
+
+
+def variants_of(slots, kind):
+    return {one.id: one for slot in slots for one in slot.variants if isinstance(one.answer, kind)}
+
+
+def same(shown, options):
+    """True if a reader, which keeps the markup, shows the texts of these options in their order."""
+    return [readers.plain(one) for one in shown] == [readers.plain(html(one.text)) for one in options]
+
+
+def test_a_reader_of_moodle_xml_that_is_not_ours_finds_the_same_answers(questions, amc2moodle):  # noqa: F811
+    from lxml import etree
+
+    blueprint = Blueprint(title="t", count=30, essays=3, pools=("exam", "weekly"))
+    slots = fill_slots(blueprint, questions, 4, b"secret")
+    root = etree.fromstring(moodle.render_pools(blueprint.title, [slot.variants for slot in slots]))
+    seen = Counter()
+    for one in root:
+        kind, id = one.get("type"), one.findtext("idnumber")
+        if kind not in amc2moodle.SUPPORTED_QUESTION_TYPE:
+            continue
+        read = amc2moodle.CreateQuestion(kind, one)
+        answers = read.answers()
+        seen[kind] += 1
+        if kind == "multichoice":
+            answer = variants_of(slots, Options)[id].answer
+            assert read.gettype() == ("question" if answer.single else "questionmult")
+            assert [choice.tag == "correctchoice" for choice in answers] == [one.correct for one in answer.options]
+            assert same(["".join(choice.itertext()) for choice in answers], answer.options)
+        elif kind == "numerical":
+            answer = variants_of(slots, Amount)[id].answer
+            assert float(answers.get("target")) == answer.value
+        else:
+            assert id in variants_of(slots, Prose) and answers.tag == "open"
+    assert seen["multichoice"] > 9 and seen["numerical"] > 9 and seen["essay"] >= 3
+
+
+def test_a_reader_of_canvas_packages_that_is_not_ours_finds_the_same_groups_and_choices(module, qti2latex):  # noqa: F811
+    blueprint, slots = module
+    data = canvas.render_groups(blueprint.title, [slot.variants for slot in slots])
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        (name,) = [name for name in file.namelist() if re.fullmatch(r"(quiz-[^/]+)/\1\.xml", name)]
+        # Canvas itself writes points with a decimal, which this reader does not take
+        root = ET.fromstring(file.read(name).replace(b"<points_per_item>1.0<", b"<points_per_item>1<"))
+    groups = [one for one in qti2latex.findall_anyns(root, "section") if qti2latex.childall_anyns(one, "item")]
+    assert len(groups) == len(slots)
+    num_choices = 0
+    for group, slot in zip(groups, slots, strict=True):
+        num_picked, points, items = qti2latex.get_group(group)
+        assert (num_picked, points, len(items)) == (1, 1, len(slot.variants))
+        for item, variant in zip(items, slot.variants, strict=True):
+            if not isinstance(variant.answer, Options):
+                continue
+            num_choices += 1
+            _drop_comments(item)
+            is_single = qti2latex.guess_type(qti2latex.get_qti_metadata(item), item) == "multiple_choice_question"
+            choices, right = qti2latex.get_choices(item), qti2latex.get_correct_idents(item)
+            assert is_single == variant.answer.single
+            assert [ident in right for ident, _ in choices] == [one.correct for one in variant.answer.options]
+            assert same([text for _, text in choices], variant.answer.options)
+    assert num_choices > 9
+
+
+def _drop_comments(item):
+    """Take out the conditions that give no points: qti2latex takes what shows a comment for a right answer."""
+    for scoring in item.findall("{*}resprocessing"):
+        for condition in scoring.findall("{*}respcondition"):
+            if condition.find("{*}setvar") is None:
+                scoring.remove(condition)
 
 
 def run(*words):

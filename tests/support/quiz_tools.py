@@ -3,6 +3,8 @@
 - gift-pegjs (npm, MIT) reads GIFT.
 - Pyslet (PyPI, BSD) parses QTI 2.1 and runs its response processing; its source ships the QTI 1.2.1 DTD.
 - jupyterquiz (PyPI, MIT) has the scripts that check an answer.
+- amc2moodle (PyPI, GPL) reads Moodle XML, to print it: choices, numbers and essays, of the kinds that we write.
+- qti2latex (PyPI, MIT) reads the packages that Canvas exports, to print them: groups and choices.
 
 No package of PyPI, npm or Debian was found that ships the XML Schema of QTI 2.1; `quiz_qti21.py` checks its structure.
 """
@@ -14,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import types
 import zipfile
 from pathlib import Path
 
@@ -69,6 +72,40 @@ def qti21_engine(pyslet_source):
     return score
 
 
+def _wheel(fetched, name, version):  # noqa: F811
+    """The folder of a package, unpacked and not installed."""
+
+    def unpack(folder):
+        (wheel,) = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as files:
+            files.extractall(folder)
+
+    return fetched(f"{name}-{version}", _pip(f"{name}=={version}"), unpack)
+
+
+def _stand_ins(*names):
+    """Empty modules in the place of what a reader imports to print, and does not need to read."""
+    for name in names:
+        sys.modules.setdefault(name, types.ModuleType(name))
+
+
+@pytest.fixture(scope="session")
+def amc2moodle(fetched):  # noqa: F811
+    """amc2moodle's classes of questions."""
+    sys.path.insert(0, str(_wheel(fetched, "amc2moodle", "2.12.1")))
+    _stand_ins("markdown", "wand", "wand.image")
+    sys.modules["wand.image"].__dict__.setdefault("Image", None)
+    return importlib.import_module("amc2moodle.moodle2amc._questions")
+
+
+@pytest.fixture(scope="session")
+def qti2latex(fetched):  # noqa: F811
+    """qti2latex's functions."""
+    sys.path.insert(0, str(_wheel(fetched, "qti2latex", "0.1.6")))
+    _stand_ins("pypandoc")
+    return importlib.import_module("qti2latex")
+
+
 @pytest.fixture(scope="session")
 def gift_parser(fetched):  # noqa: F811
     """Read GIFT with gift-pegjs."""
@@ -94,12 +131,7 @@ def jupyterquiz_checker(fetched):  # noqa: F811
     if not shutil.which("node"):
         give_up(_NEED, "there is no node")
 
-    def unpack(folder):
-        (wheel,) = folder.glob("jupyterquiz*.whl")
-        with zipfile.ZipFile(wheel) as files:
-            files.extractall(folder)
-
-    folder = fetched("jupyterquiz-2.9.6.4", _pip("jupyterquiz==2.9.6.4"), unpack)
+    folder = _wheel(fetched, "jupyterquiz", "2.9.6.4")
     scripts = [folder / "jupyterquiz" / "js" / f"{name}.js" for name in ("helpers", "numeric", "string")]
 
     def check(pairs):
