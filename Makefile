@@ -79,7 +79,7 @@ lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 	@$(BIN)/pyright
 	@$(BIN)/autograder build --check
 
-bench: setup  ## measure every figure that the project claims, into build/bench.json
+bench: site  ## measure every figure that the project claims, into build/bench.json
 	@$(BIN)/python tests/bench
 
 parts: setup  ## run a third of the parts of `make bench` at their smallest size, another third for each commit
@@ -124,10 +124,10 @@ term: setup  ## play a term with forty students through by an instructor's comma
 	@$(BIN)/python -m pytest -n 0 --nightly tests/e2e/test_term.py
 
 longest: setup  ## run the tests that CI has no time for: long pages of docs/, reports of projects, a class of Project 3
-	@$(BIN)/python -m pytest -n 0 -m 'nightly and not ray' --nightly --ignore=tests/e2e/test_wheel.py --ignore=tests/e2e/test_places.py --ignore=tests/e2e/test_hub.py
+	@$(BIN)/python -m pytest -n 0 -m 'nightly and not ray' --nightly --ignore=tests/e2e/test_wheel.py --ignore=tests/e2e/test_image.py --ignore=tests/e2e/test_places.py --ignore=tests/e2e/test_hub.py
 
-wheel: setup  ## build the distributions, start the commands from what they install; a hub, and a week from the zip
-	@$(BIN)/python -m pytest -n 0 -m nightly --nightly tests/e2e/test_wheel.py tests/e2e/test_places.py tests/e2e/test_hub.py
+wheel: setup  ## build distributions and the image, start commands from what they install; a hub, and a week from the zip
+	@$(BIN)/python -m pytest -n 0 -m nightly --nightly tests/e2e/test_wheel.py tests/e2e/test_image.py tests/e2e/test_places.py tests/e2e/test_hub.py
 
 oracles: setup  ## compute the quiz bank's answers by other means, on full samples
 	@$(BIN)/python -m pytest -n auto $(SPREAD) --nightly tests/quiz/test_quiz_bank.py

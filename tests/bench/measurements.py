@@ -45,6 +45,7 @@ import bench_similarity
 import bench_splitting
 import bench_surviving
 import bench_training
+import bench_viewing
 import cloudpickle
 import psutil
 import published
@@ -288,6 +289,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_splitting.splitting,
     bench_serving.serving,
     bench_training.training,
+    bench_viewing.viewing,
     bench_compressing.compressing,
     bench_enduring.enduring,
     bench_surviving.surviving,

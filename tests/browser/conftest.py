@@ -19,14 +19,13 @@ from urllib.request import Request, urlopen
 
 import psutil
 import pytest
+from chromium import ARGUMENTS, NAMES, installed
 from needs import give_up
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from processes import wait_until
 from repository import ROOT
 
 COURSE = ("weeks", "labs", "quizzes", "nbgrader_config.py", "jupyter_lab_config.py")
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 PATIENCE_S = 60  # for one step of a page, on a machine that has other work to do
 
 
@@ -128,9 +127,9 @@ def has_run(cell: Locator) -> Locator:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The path of a Chromium; without one the test is skipped, or fails where WORLDSIZE_REQUIRE names a browser."""
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    found = installed()
     if found is None:
-        message = f"No browser: install one of {', '.join(CHROMIUM)} (Debian and Ubuntu: apt-get install chromium)."
+        message = f"No browser: install one of {', '.join(NAMES)} (Debian and Ubuntu: apt-get install chromium)."
         give_up("browser", message)
     return found
 

@@ -4,7 +4,6 @@ A small course stands for the whole one: a lesson with one cell of each kind, al
 --nightly the whole site of `make site` is looked at too.
 """
 
-import subprocess
 import sys
 from html import escape
 from importlib import import_module
@@ -18,57 +17,15 @@ import pytest
 from hidden_texts import found_in, hidden_lines, hidden_of_the_bank, solutions
 from needs import give_up
 from repository import ROOT
+from small_site import REPOSITORY, build_small_site
 
-from autograder.authoring.notebooks import notebook, render
-from autograder.authoring.scripts import read_week
 from autograder.bench import recorded
 from worldsize import bench, quiz
 from worldsize.quiz.marking import mark_answer
 from worldsize.quiz.variant import Amount, Options, Phrase
 
-REPOSITORY = "https://forge.example/course"
 WIDTHS = (1366, 390)
 MOST_BYTES = 3_000_000  # of a page with all that it shows at once
-LESSON = '''\
-# %% [markdown]
-# # Week 1. A small lesson
-#
-# | | |
-# |---|---|
-# | Reading and doing | about 2 minutes: a turn |
-# | Afterwards | lab 1, *average the gradients* |
-#
-# A formula, $a^2 + b^2$, and a link to [the lab](../labs/lab01/lab01.ipynb#average_gradients).
-
-# %% setup
-from worldsize import check, draw, quiz
-from worldsize.explore import explore
-
-# %% drawn
-draw.table([("ring", 12), ("tree", 30)], title="Steps, computed", columns=("algorithm", "steps"))
-
-# %% twice tags=["turn"]
-def twice(number):
-    """Twice the number."""
-    ### BEGIN SOLUTION
-    return number + number
-    ### END SOLUTION
-
-# %% check_twice
-with check.turn("twice"):
-    check.expect_close(twice(2), 4, "twice 2", "Add it to itself.")
-
-# %% bars
-def bars(weights=3):
-    return draw.memory({"each": {"weights": weights * 1e9}}, 80e9, f"{weights} billion", "one GPU")
-
-explore(bars, weights=(1, 5))
-
-# %% ask
-quiz.ask("week01")
-'''
-
-
 PAGES = {
     "small": (
         "index",
@@ -112,21 +69,9 @@ def small(tmp_path_factory):
     """The folder of the site of a small course."""
     if not find_spec("furo"):
         give_up("site", "The packages of the site are not installed: pip install -c constraints.txt -e '.[site]'.")
-    course, out = tmp_path_factory.mktemp("course"), tmp_path_factory.mktemp("site")
-    docs = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.*")]
-    linked = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "labs", "quizzes", *docs]
+    course = tmp_path_factory.mktemp("course")
     recorded.write(recorded_run(), course / recorded.FOLDER)
-    for name in [*linked, *(f"worldsize/{module}.py" for module in ("__init__", "units", "check"))]:
-        (course / name).parent.mkdir(exist_ok=True)
-        (course / name).symlink_to(ROOT / name)
-    script = course / "weeks/week01_small.py"
-    script.parent.mkdir()
-    script.write_text(LESSON)
-    script.with_suffix(".ipynb").write_text(render(notebook(read_week(script), graded=False)))
-    command = [sys.executable, ROOT / "website", "--course", course, "--out", out, "--repository", REPOSITORY]
-    built = subprocess.run(command, capture_output=True, text=True, cwd=course, timeout=280)
-    assert built.returncode == 0, built.stderr
-    return out / "html"
+    return build_small_site(course, tmp_path_factory.mktemp("site"))
 
 
 def recorded_run(is_stand_in=False, gpus=("NVIDIA H100",)):

@@ -108,3 +108,14 @@ def test_week_1_runs_from_the_wheels_alone(built, wheelhouse, tmp_path):
     assert sum("image/png" in output.get("data", {}) for output in outputs) > 10
     where = run(alone, "-c", "import worldsize; print(worldsize.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(tmp_path)
+
+
+@pytest.mark.timeout(1800)
+def test_pipx_runs_the_command_without_an_environment_of_its_own(built, tmp_path):
+    venv.create(tmp_path / "pipx", with_pip=True)
+    run(tmp_path / "pipx/bin/python", "-m", "pip", "install", "-q", "pipx", cwd=tmp_path)
+    (wheel,) = built.glob("worldsize_autograder-*.whl")
+    options = f"--pip-args=--find-links {built} -c {ROOT / 'constraints.txt'}"
+    home = ["env", f"PIPX_HOME={tmp_path / 'home'}", "PIPX_DEFAULT_BACKEND=pip"]
+    command = [*home, tmp_path / "pipx/bin/pipx", "run", options, "--spec", wheel, "autograder", "--version"]
+    assert run(*command, cwd=tmp_path, timeout_s=1500).strip() == version("worldsize")

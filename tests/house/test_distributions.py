@@ -4,11 +4,12 @@ import ast
 import sys
 import tomllib
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from importlib.metadata import PackageNotFoundError, distributions, metadata, packages_distributions, requires
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from repository import ROOT
 
@@ -81,6 +82,24 @@ def test_everything_imported_is_declared(folder: str) -> None:
 def test_a_library_that_imports_what_only_instructors_install_is_found(tmp_path: Path, line: str) -> None:
     (tmp_path / "units.py").write_text(line)
     assert len(undeclared(tmp_path, CORE)) == 1
+
+
+def refusing(python: str, names: Iterable[str]) -> list[str]:
+    """Those of these installed distributions that this version of Python may not install."""
+    asked = {name: metadata(name).get("Requires-Python") for name in names}
+    return [
+        f"{name} wants Python {needs}" for name, needs in asked.items() if needs and python not in SpecifierSet(needs)
+    ]
+
+
+def test_every_pinned_version_installs_on_the_oldest_python() -> None:
+    """Debian 12 has Python 3.11.2, which a pin of `>=3.11.5` would stop."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    installed = {canonicalize_name(one.name) for one in distributions()}
+    pinned = [name for name in (line.partition("==")[0] for line in lines) if canonicalize_name(name) in installed]
+    assert STUDENT["requires-python"] == ">=3.11" and len(pinned) > 100
+    assert refusing("3.11.0", pinned) == []
+    assert refusing("3.6", ["numpy"]) == [f"numpy wants Python {metadata('numpy')['Requires-Python']}"]
 
 
 def test_both_distributions_have_one_version() -> None:

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import nbformat
 import psutil
 import pytest
 from nbclient import NotebookClient
+from needs import give_up
 from processes import STAY, are_gone, told_pids
 
 import worldsize as ws
@@ -339,7 +341,7 @@ def environment_with(*words, env=None):
 
 def test_flags_reach_torchrun_as_they_are_typed_and_add_to_a_private_rendezvous():
     typed = ["--nproc-per-node", "2", "--max_restarts=3"]
-    assert completed(*typed) == ["--standalone", "--tee=3", "--log-dir=logs", *typed]
+    assert completed(*typed) == ["--standalone", "--tee=3", "--log-dir=logs", "--local-addr=localhost", *typed]
     assert environment_with(*typed)["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
 
 
@@ -355,8 +357,21 @@ def test_a_typed_standalone_stays_on_this_machine_too(monkeypatch):
     assert "GLOO_SOCKET_IFNAME" in environment_with("--standalone")
 
 
+def test_ranks_meet_on_a_machine_whose_name_nobody_knows(tmp_path):
+    named = ["unshare", "--uts", "sh", "-c", 'hostname nowhere-7f3a && exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*named, "true"], capture_output=True).returncode:
+        give_up("netlab", "Only root can give a process another name of the machine, on Linux.")
+    script = tmp_path / "meet.py"
+    script.write_text(
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\nprint('met')\n"
+    )
+    run = f"import worldsize as ws; print(ws.torchrun({str(script)!r}, nproc_per_node=2, timeout_s=60))"
+    done = subprocess.run([*named, sys.executable, "-c", run], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.count("met") == 2, done.stdout + done.stderr
+
+
 def test_a_log_folder_of_one_s_own_does_not_silence_the_ranks():
-    assert completed("--log_dir=mine") == ["--standalone", "--tee=3", "--log_dir=mine"]
+    assert completed("--log_dir=mine") == ["--standalone", "--tee=3", "--local-addr=localhost", "--log_dir=mine"]
     assert "--tee=3" not in completed("-r", "3")
 
 

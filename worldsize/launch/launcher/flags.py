@@ -89,7 +89,7 @@ class Flags:
             added.append("--tee=3")
         if "log_dir" not in self.names:
             added.append(f"--log-dir={folder}")
-        if self.is_local and not self.is_standalone and "local_addr" not in self.names:
+        if self.is_local and "local_addr" not in self.names:
             added.append("--local-addr=localhost")  # this machine's own name may not resolve
         # what the user typed takes precedence: of a setting given twice, torchrun takes the last
         merged = [f"--rdzv-conf={','.join(filter(None, [_PATIENCE, self.conf]))}"] if self.is_range else []
