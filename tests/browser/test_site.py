@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import lxml.html
 import nbformat
 import pytest
+from axe import serious
 from hidden_texts import found_in, hidden_lines, hidden_of_the_bank, solutions
 from needs import give_up
 from repository import ROOT
@@ -40,6 +41,8 @@ PAGES = {
     ),
     "whole": ("**/*",),
 }
+# by axe, which takes a second or more for each
+LOOKED_AT = {"small": ("index", "weeks/*", "docs/benchmark", "checklist"), "whole": ("**/*",)}
 ANSWER = """(form) => {
     for (const field of form.querySelectorAll(".field")) {
         const {kind, value, accepted} = field.dataset;
@@ -210,6 +213,18 @@ def test_pages_fit_are_small_and_say_nothing_wrong(site, visit, width, theme, re
         if said or elsewhere or over > 0 or size_bytes > MOST_BYTES:
             wrong[path.name] = said, elsewhere, over, size_bytes
     assert wrong == {}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(site, visit, theme, request):
+    found = []
+    for pattern in LOOKED_AT[request.node.callspec.params["site"]]:
+        for path in sorted(site.glob(f"{pattern}.html")):
+            page, _, _ = visit(path, theme=theme)
+            found += [f"{path.name}: {one}" for one in serious(page)]
+            page.close()
+    assert found == []
 
 
 @pytest.mark.browser

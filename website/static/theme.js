@@ -6,13 +6,17 @@
     const isDark = chosen === "dark" || (chosen === "auto" && prefersDark.matches);
     document.body.dataset.jpThemeLight = String(!isDark);
   };
+  const markScrolling = () => {
+    document.querySelectorAll(".cell_output, .table-wrapper, .formula, pre").forEach((one) => {
+      if (one.scrollWidth > one.clientWidth) one.tabIndex = 0; // so that keys can scroll it
+    });
+  };
   document.addEventListener("DOMContentLoaded", () => {
     new MutationObserver(follow).observe(document.body, { attributeFilter: ["data-theme"] });
     prefersDark.addEventListener("change", follow);
     follow();
     document.querySelectorAll('.caption[role="heading"]').forEach((caption) => caption.setAttribute("aria-level", "2"));
-    document.querySelectorAll(".cell_output").forEach((output) => {
-      if (output.scrollWidth > output.clientWidth) output.tabIndex = 0; // so that keys can scroll it
-    });
+    markScrolling();
+    addEventListener("resize", markScrolling);
   });
 })();
