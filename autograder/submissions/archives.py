@@ -75,7 +75,8 @@ class _Unpacking:
 
     def archive(self, path: Path, folder: Path, budget: _Budget, depth: int) -> None:
         """Unpack a whole archive into a folder of its name in `folder`, or record that it cannot be."""
-        name = path.name.removesuffix(path.suffix).removesuffix(".tar")
+        # of a name such as x.tar.zip the rest would not say that an archive lies beside its folder
+        name = path.name.removesuffix(".tar.gz" if path.name.endswith(".tar.gz") else path.suffix)
         with tempfile.TemporaryDirectory(dir=folder) as unpacked:
             try:
                 written = set(_unpack(path, Path(unpacked), budget))

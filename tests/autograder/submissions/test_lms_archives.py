@@ -156,6 +156,31 @@ def test_zip_collect_brings_everybody_their_files(tmp_path, system, names):
         assert "ben: late, and the name says not when: write the time into collected.csv" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("system", "archive", "inside"),
+    [
+        ("canvas", "youngcy_4713_904_x.tar.zip", "lovelaceada_4711_1_report.ipynb"),
+        (
+            "blackboard",
+            "Lab_cy_attempt_2026-11-22-12-00-00_x.tar.zip",
+            "Lab_ada_attempt_2026-11-29-00-00-00_report.ipynb",
+        ),
+    ],
+)
+def test_no_ending_of_an_archive_lets_a_student_hand_in_for_another(tmp_path, system, archive, inside):
+    make_course(tmp_path, f"c.FileNames.system = {system!r}\n")
+    (tmp_path / "roster.csv").write_text(CLASS)
+    folder = tmp_path / "downloaded" / NAME / "archive"
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(tmp_path / "work.zip", "w") as file:
+        file.writestr(inside, b"cy's")
+    with zipfile.ZipFile(folder / "all.zip", "w") as file:
+        file.write(tmp_path / "work.zip", archive)
+    done = run(tmp_path, "nbgrader", "zip_collect", NAME)
+    assert done.returncode == 0, done.stdout
+    assert [path.name for path in (tmp_path / "submitted").iterdir()] == ["cy"]
+
+
 def test_an_unknown_user_name_is_not_the_student_whose_id_ends_it(tmp_path):
     make_course(tmp_path, "c.FileNames.system = 'blackboard'\n")
     (tmp_path / "roster.csv").write_text("id\nada\nsmith\n")
