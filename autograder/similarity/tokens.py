@@ -38,7 +38,8 @@ def imported_names(source: str) -> set[str]:
     """The names that imports bind: those of modules, which a copy cannot change without other imports."""
     found: set[str] = set()
     for names in _IMPORTED.findall(source):
-        found |= {part.split()[-1].split(".")[0] for part in names.strip("() ").split(",") if part.strip(" ()")}
+        words = [part.strip("() ").split() for part in names.split(",")]
+        found |= {one[-1].split(".")[0] for one in words if one}  # none after a last comma
     return found
 
 

@@ -15,7 +15,7 @@ from autograder.cli import app
 from autograder.course import open_course
 from autograder.similarity.fingerprints import LENGTH, WINDOW, fingerprints
 from autograder.similarity.pairs import Work, compare
-from autograder.similarity.tokens import Token, own_attributes, tokens
+from autograder.similarity.tokens import Token, imported_names, own_attributes, tokens
 from autograder.similarity.works import given
 from autograder.terminal import console
 
@@ -66,6 +66,11 @@ def test_an_attribute_counts_unless_the_source_binds_it():
     bound = "class A:\n    def put(self):\n        self.{0}, self.b = 1, 2\n        return self.{0}\n"
     assert texts(bound.format("left")) == texts(bound.format("right"))
     assert own_attributes(bound.format("left")) == {"A", "put", "left", "b"}
+
+
+def test_imports_with_odd_blanks_name_what_they_bind():
+    source = "from torch import (nn,\t\n    optim)\nimport os.path as path, json ,\r\nimport a,\xa0\n"
+    assert imported_names(source) == {"nn", "path", "json", "a"}
 
 
 def test_tokens_carry_their_lines_and_end_where_python_ends():
