@@ -189,7 +189,7 @@ def read(coursedir: CourseDirectory, assignments: Sequence[str] = ()) -> Status:
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         rows = exports.rows(coursedir, gradebook, entries, assignments)
         dues = {str(one.name): str(one.duedate or "") for one in gradebook.assignments}
-    names = list(dict.fromkeys(row.assignment for row in rows)) or [*assignments]
+    names = [name for name in dues if not assignments or name in assignments]
     works = [_work(coursedir, row, (row.assignment, row.author or row.student) in damaged) for row in rows]
     found = [Assignment(name, dues[name], [work for work in works if work.row.assignment == name]) for name in names]
     return Status(found, [*_remarks(root, rows), *(one for name in names for one in _handed_in_twice(coursedir, name))])

@@ -145,6 +145,17 @@ def test_the_tables_in_the_terminal(course, monkeypatch):
     assert CliRunner().invoke(app, ["status", "--to", "status.pdf"]).exit_code == 1
 
 
+def test_a_course_without_students_has_a_table(tmp_path, monkeypatch):
+    (tmp_path / "nbgrader_config.py").write_text('c = get_config()\nc.CourseDirectory.course_id = "worldsize"\n')
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)
+    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db", "worldsize") as book:
+        book.add_assignment("lab01")
+    shown = CliRunner().invoke(app, ["status"])
+    assert shown.exit_code == 0 and re.search(r"lab01 +0 of 0", shown.output), shown.output
+    assert CliRunner().invoke(app, ["status", "lab01"]).exit_code == 0
+
+
 def test_who_is_on_no_roster_is_named(course, monkeypatch):
     monkeypatch.chdir(course)
     before = (course / "extensions.csv").read_text()
