@@ -84,7 +84,8 @@ def add_row(file: Path, row: Mapping[str, str]) -> None:
     """
     before = text_of(file).strip("\r\n") if file.exists() else ""
     delimiter = delimiter_of(before) if before else ","
-    head = next(csv.reader(io.StringIO(before, newline=""), delimiter=delimiter)) if before else [*row]
+    lines = csv.reader(io.StringIO(before, newline=""), delimiter=delimiter)
+    head = next((cells for cells in lines if any(cell.strip() for cell in cells)), [*row])  # as `read_table` finds it
     added = io.StringIO(newline="")
     rows = csv.writer(added, delimiter=delimiter, lineterminator="\n")
     if not before:

@@ -41,6 +41,12 @@ def test_a_row_is_added_to_a_table_as_it_is(tmp_path, beginning):
     assert collected(tmp_path) == {("lab01", "zoe"): NOON + timedelta(days=1), ("lab01", "ada"): NOON}
 
 
+def test_a_row_is_added_below_an_empty_first_line(tmp_path):
+    (tmp_path / EXTENSIONS).write_text(",,\nassignment,student,days\nlab01,zoe,2\n")
+    note_extension(tmp_path, "lab01", "ada", 3)
+    assert read_extensions(tmp_path)["lab01", "ada"] == timedelta(days=3)
+
+
 def test_nothing_is_added_to_a_table_that_cannot_be_read(tmp_path):
     (tmp_path / EXTENSIONS).write_text(text := "assignment;student;days\nlab01;zoe;1,5\n")
     with pytest.raises(ValueError, match="line 2: '1,5' is not a number of days"):
