@@ -29,7 +29,7 @@ from nbgrader.utils import parse_utc
 from traitlets import Bool, Dict, Float, Set, Unicode
 
 from autograder.course import beside, handed_in, notebook_of, settings_of
-from autograder.files import file_sha256
+from autograder.files import file_sha256, neutral
 from autograder.submissions.exchange import copy_plain
 from autograder.submissions.lms_names import SYSTEMS, UnknownStudent, assignment_in, own_name, read_name
 from autograder.submissions.regrade_requests import REQUEST
@@ -291,7 +291,7 @@ def _beside(path: Path, ending: str) -> Path:
 
 def note(root: Path, assignment: str, student: str, submitted: datetime, source: str) -> None:
     """Add a row to the collectors' record; `submitted` is in UTC."""
-    cells = (assignment, student, f"{submitted.isoformat(' ')} UTC", source)
+    cells = (assignment, student, f"{submitted.isoformat(' ')} UTC", str(neutral(source)))  # a student's own file name
     add_row(root / COLLECTED, dict(zip(_COLUMNS, cells, strict=True)))
 
 

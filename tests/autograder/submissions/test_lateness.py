@@ -84,6 +84,12 @@ def test_the_collectors_word_counts_and_its_last_one(handed_in):
         assert submitted_at(handed_in, **settings) == NOON.replace(microsecond=5)
 
 
+def test_a_students_file_name_is_no_formula_in_the_record(tmp_path):
+    lateness.note(tmp_path, NAME, "ada", NOON, "=HYPERLINK(1).ipynb")
+    assert ",'=HYPERLINK(1).ipynb\n" in (tmp_path / lateness.COLLECTED).read_text()
+    assert lateness.collected(tmp_path) == {(NAME, "ada"): NOON}
+
+
 @pytest.mark.parametrize("trust", [False, True])
 @pytest.mark.parametrize("written", GARBAGE)
 def test_garbage_is_no_time_and_fails_nobody(handed_in, written, trust):
