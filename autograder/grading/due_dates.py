@@ -54,12 +54,13 @@ def extend(coursedir: CourseDirectory, student: str, assignment: str, days: floa
     """A sentence on when the student's work is due, after granting so many days from the class's due date on.
 
     Raises:
-        ValueError: the gradebook knows no such student or assignment, or the days are out of bounds.
+        ValueError: the gradebook knows no such student or assignment, the days are out of bounds, or the roster or the
+            record cannot be read; nothing was granted.
     """
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         known: Any = _known(gradebook, student, assignment)
-        note_extension(Path(coursedir.root), assignment, student, days)
         team = teams(Path(coursedir.root), assignment).get(student, (student,))
+        note_extension(Path(coursedir.root), assignment, student, days)  # once nothing else can be wrong
         extensions = granted(Path(coursedir.root))
         for member in team:
             with contextlib.suppress(MissingEntry):  # nothing is graded yet

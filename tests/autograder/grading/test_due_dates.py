@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import sys
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 
@@ -163,3 +165,16 @@ def test_an_extension_before_there_is_a_due_date_stops_nothing(graded):
 def test_penalties_of_an_assignment_that_there_is_not_are_refused(graded):
     done = run(graded, "autograder", "late", "sum")
     assert done.returncode == 1 and "The gradebook holds no assignment sum: it has" in done.stdout
+
+
+def test_nothing_is_granted_beside_a_roster_that_cannot_be_read(tmp_path, monkeypatch):
+    (tmp_path / "nbgrader_config.py").write_text('c = get_config()\nc.CourseDirectory.course_id = "worldsize"\n')
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)  # alembic, for a new gradebook
+    monkeypatch.chdir(tmp_path)
+    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db", "worldsize") as book:
+        book.add_assignment("project1")
+        book.add_student("ada")
+    (tmp_path / "roster.csv").write_text("id,team\nada,red,x\n")
+    done = CliRunner().invoke(app, ["extend", "ada", "project1", "--days", "2"])
+    assert done.exit_code == 1 and "roster.csv, line 2" in done.output
+    assert read_extensions(tmp_path) == {}
