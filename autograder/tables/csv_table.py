@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +85,22 @@ def add_row(file: Path, row: Mapping[str, str]) -> None:
     Raises:
         ValueError: the table's text cannot be read.
     """
+    with _alone_in(file.parent):
+        _add_row(file, row)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes from adding rows to tables of this folder within the block: one row would be lost."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _add_row(file: Path, row: Mapping[str, str]) -> None:
     before = text_of(file).strip("\r\n") if file.exists() else ""
     delimiter = delimiter_of(before) if before else ","
     lines = csv.reader(io.StringIO(before, newline=""), delimiter=delimiter)

@@ -1,5 +1,6 @@
 """The tables at the root of a course, to which commands add, however a person or a spreadsheet has saved them."""
 
+import os
 from datetime import datetime, timedelta
 
 import pytest
@@ -45,6 +46,19 @@ def test_a_row_is_added_below_an_empty_first_line(tmp_path):
     (tmp_path / EXTENSIONS).write_text(",,\nassignment,student,days\nlab01,zoe,2\n")
     note_extension(tmp_path, "lab01", "ada", 3)
     assert read_extensions(tmp_path)["lab01", "ada"] == timedelta(days=3)
+
+
+def test_no_row_is_lost_where_several_commands_add_at_once(tmp_path):
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if not child:
+            for place in range(10):
+                note_extension(tmp_path, "lab01", f"s{number}{place}", 1)
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert len(read_extensions(tmp_path)) == 40
 
 
 def test_nothing_is_added_to_a_table_that_cannot_be_read(tmp_path):
