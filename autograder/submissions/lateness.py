@@ -308,6 +308,8 @@ def collected(root: Path) -> dict[tuple[str, str], datetime]:
     text = text_of(path)
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
     for row in rows:
+        if not any(cell and str(cell).strip() for cell in row.values()):
+            continue  # a spreadsheet leaves such rows
         try:
             times[row["assignment"].strip(), row["student"].strip()] = parse_utc(row["submitted"].strip())
         except (KeyError, AttributeError, ValueError, OverflowError):

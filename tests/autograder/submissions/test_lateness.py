@@ -120,7 +120,7 @@ def test_a_record_that_cannot_be_read_is_told_with_its_line(tmp_path, text):
 
 
 def test_an_instructors_own_record_may_have_a_time_zone_and_a_byte_order_mark(tmp_path):
-    text = "assignment,student,submitted\nsums,ada,2026-11-20T13:00:00+01:00\n"
+    text = "assignment,student,submitted\nsums,ada,2026-11-20T13:00:00+01:00\n,,\n"  # and an empty row
     (tmp_path / lateness.COLLECTED).write_text(text, encoding="utf-8-sig")
     assert lateness.collected(tmp_path) == {("sums", "ada"): NOON}
 
