@@ -77,6 +77,8 @@ def compare(
                 achieved[name] = capstone.run(design, cost_of(design))
         except ValueError as error:
             refused[name] = [str(error)]
+        except ArithmeticError:
+            refused[name] = ["its numbers are beyond all that can be computed."]
     for name, problems in refused.items():
         for problem in problems:
             errors.print(f"{name}: {problem}", markup=False, soft_wrap=True)

@@ -1,5 +1,6 @@
 """Students check and run a design by their own programs; instructors by the judge's cost, and no program of others."""
 
+import re
 import shutil
 import time
 
@@ -161,6 +162,14 @@ def test_an_instructor_compares_a_class(tmp_path):
     assert "cy: plan: dp 100" in done.output and "add up: 1." in done.output
     assert f"Designs in {page}: 2." in done.output
     assert "ada and 1 more" in page.read_text()
+
+
+def test_absurd_numbers_of_one_student_stop_no_comparison_of_a_class(tmp_path):
+    shutil.copy(GOOD, tmp_path / "ada.toml")
+    absurd = capstone.EXAMPLES / "bloom_176b.toml"
+    (tmp_path / "bo.toml").write_text(re.sub("nic_bytes_per_s = .*", "nic_bytes_per_s = 1e-308", absurd.read_text()))
+    done = CliRunner().invoke(app, ["capstone", "compare", str(tmp_path), "--to", str(tmp_path / "designs.html")])
+    assert done.exit_code == 0 and "bo: its numbers are beyond all that can be computed." in done.output
 
 
 def test_designs_of_one_folder_are_both_compared(tmp_path):
