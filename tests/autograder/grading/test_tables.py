@@ -53,9 +53,13 @@ def test_no_row_is_lost_where_several_commands_add_at_once(tmp_path):
     for number in range(4):
         child = os.fork()
         if not child:
-            for place in range(10):
-                note_extension(tmp_path, "lab01", f"s{number}{place}", 1)
-            os._exit(0)
+            status = 1
+            try:
+                for place in range(10):
+                    note_extension(tmp_path, "lab01", f"s{number}{place}", 1)
+                status = 0
+            finally:  # the child is no second session of tests
+                os._exit(status)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert len(read_extensions(tmp_path)) == 40
