@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ def put(path: Path, content: bytes) -> None:
         try:
             file.write(content)
             file.flush()
+            if path.is_file():  # a group that shares it goes on reading it
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             os.fsync(file.fileno())
             os.replace(file.name, path)
         except BaseException:  # a full disk must not collect partial files

@@ -65,6 +65,13 @@ def test_no_row_is_lost_where_several_commands_add_at_once(tmp_path):
     assert len(read_extensions(tmp_path)) == 40
 
 
+def test_a_table_that_a_group_shares_stays_shared(tmp_path):
+    note(tmp_path, "lab01", "ada", NOON, "a folder")
+    (tmp_path / COLLECTED).chmod(0o664)
+    note(tmp_path, "lab01", "ben", NOON, "a folder")
+    assert (tmp_path / COLLECTED).stat().st_mode & 0o777 == 0o664
+
+
 def test_nothing_is_added_to_a_table_that_cannot_be_read(tmp_path):
     (tmp_path / EXTENSIONS).write_text(text := "assignment;student;days\nlab01;zoe;1,5\n")
     with pytest.raises(ValueError, match="line 2: '1,5' is not a number of days"):
