@@ -11,9 +11,9 @@ from typing import Any
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 
-from autograder.tables.roster import ROSTER, Student, class_roster, read_file, updated, write_roster
+from autograder.tables.roster import ROSTER, Student, class_roster, read_file, read_roster, updated, write_roster
 
-BEFORE = "roster-before.csv"  # the roster as it was before somebody left it
+BEFORE = "roster-before.csv"  # everybody as they were before somebody left the roster
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,18 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
     left = sorted(before.keys() - {student.id for student in students})
     if file.resolve() != (root / ROSTER).resolve():
         if left:
-            write_roster(earlier, root / BEFORE)
+            _keep(earlier, root / BEFORE)
         write_roster(students, root / ROSTER)
     absent = sorted(entered.keys() - {student.id for student in students})
     num_same = len(students) - len(added) - len(changed)
     return Enrolment(added, changed, num_same, absent, left, _alone(students), new.unused)
+
+
+def _keep(students: Sequence[Student], file: Path) -> None:
+    """Write these students to a file, and who stands there besides."""
+    now = {student.id for student in students}
+    before = read_roster(file) if file.exists() else []
+    write_roster([*students, *(one for one in before if one.id not in now)], file)
 
 
 def _refuse_other_case(students: Sequence[Student], entered: Collection[str]) -> None:

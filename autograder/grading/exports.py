@@ -321,7 +321,7 @@ def write_gradescope(rows: Iterable[Row], to: Path, entries: Sequence[audit_log.
         folder.mkdir(parents=True, exist_ok=True)
         results = {
             "score": row.score,
-            "execution_time": durations.get((row.assignment, row.student)),
+            "execution_time": durations.get((row.assignment, row.author or row.student)),
             "output": f"Late: {row.penalty:g} points taken." if row.penalty else "",
             "output_format": "text",
             "visibility": "after_published",
@@ -368,7 +368,7 @@ def export(
         )
     listed = {one.id for one in class_roster(Path(coursedir.root))} if format in _CLASS_LISTS else set()
     absent = [row for row in found if listed and row.student not in listed]
-    found = [row for row in found if row not in absent]
+    found = [row for row in found if not listed or row.student in listed]
     more = {"csv": {}, "gradescope": {"entries": entries}}.get(format, {"names": names})
     FORMATS[format](found, to, **more)
     without = [row for row in found if row.score is None or (format != "csv" and row.standing is Standing.MISSING)]

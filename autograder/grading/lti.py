@@ -34,6 +34,7 @@ SETTINGS = "lti.toml"
 _AGS = "https://purl.imsglobal.org/spec/lti-ags/scope"
 _SCOPES = [f"{_AGS}/lineitem", f"{_AGS}/score"]
 _TIMEOUT_S = 30
+_MAX_UNANSWERED = 3  # in a row
 
 
 class Platform(BaseModel):
@@ -68,7 +69,7 @@ def send(rows: Iterable[Row], platform: Platform, names: Mapping[str, str] | Non
     """
     try:
         lms = _Lms(platform)
-        return [(row, reason) for row in rows if (reason := lms.send(row, names or {}))]
+        return [(row, reason) for row in rows if (reason := lms.try_send(row, names or {}))]
     except (LtiException, OSError, ValueError) as error:  # requests' own errors are OSErrors
         raise ValueError(f"The scores cannot be sent: {error}") from error
 
@@ -90,6 +91,19 @@ class _Lms:
         people = NamesRolesProvisioningService(connector, {"context_memberships_url": platform.members_url})
         self._user_ids = _by_email(people.get_members())
         self._columns: dict[str, Any] = {}
+        self._num_unanswered = 0  # one after another
+
+    def try_send(self, row: Row, names: Mapping[str, str]) -> str:
+        """Like `send`; an LMS that does not answer is a reason too, and after some it is asked no more."""
+        if self._num_unanswered == _MAX_UNANSWERED:
+            return "not sent: the LMS answers no more"
+        try:
+            reason = self.send(row, names)
+        except OSError as error:  # requests' own errors are
+            self._num_unanswered += 1
+            return f"the LMS did not answer: {error}"
+        self._num_unanswered = 0
+        return reason
 
     def send(self, row: Row, names: Mapping[str, str]) -> str:
         """Send a score where it is final; return why it was not sent, empty after it was."""

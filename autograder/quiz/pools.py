@@ -126,6 +126,6 @@ def _summary(blueprint: Blueprint, slots: Sequence[Slot]) -> str:
 
 
 def _described(slot: Slot) -> str:
-    questions = ", ".join(sorted(question.id for question in slot.questions))
+    questions = ", ".join(sorted({variant.question.id for variant in slot.variants}))
     of = f"week {slot.cell.week}, difficulty {slot.cell.difficulty}"
     return f"{of}, {number_of(len(slot.variants), 'variant')} of {questions}"

@@ -88,5 +88,6 @@ def _parts(folder: Path, assignment: str, about: Given) -> Mapping[str, str]:
     parts: dict[str, str] = {}
     for number, cell in enumerate(notebook.cells, start=1):
         if cell.cell_type == "code" and grade_id(cell) not in about.cells - {""}:
-            parts[grade_id(cell) or f"cell {number}"] = cell.source
+            name = grade_id(cell) or f"cell {number}"
+            parts[name] = "\n".join([*([parts[name]] if name in parts else []), cell.source])  # all of one name count
     return {**parts, **submitted(folder, about.programs)}

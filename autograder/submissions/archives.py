@@ -21,6 +21,7 @@ from traitlets import Integer
 _MAX_DEPTH = 3  # of archives in archives
 _LEAST_BYTES = 4096  # that a file takes up on a disk, however short it is
 _CHUNK_BYTES = 1 << 20
+_MAX_NAME_BYTES, _MAX_ENDING_BYTES = 255, 20
 
 
 class Extractor(ExtractorPlugin):
@@ -101,12 +102,20 @@ def _unpack(path: Path, dest: Path, budget: _Budget) -> Iterator[Path]:
         name = PurePosixPath(member.replace("\\", "/").encode(errors="replace").decode())  # it is recorded in UTF-8
         if name.is_absolute() or ".." in name.parts or not name.parts:
             continue
+        name = PurePosixPath(*map(_short, name.parts))
         target = dest.joinpath(*name.parts)
         target.parent.mkdir(parents=True, exist_ok=True)
         with source, open(target, "wb") as copy:
             budget.take(_LEAST_BYTES)
             _copy(source, copy, budget)
         yield Path(*name.parts)
+
+
+def _short(name: str) -> str:
+    """The name, cut before its ending where no file system takes it: one file would stop its whole archive."""
+    ending = PurePosixPath(name).suffix.encode()[-_MAX_ENDING_BYTES:]
+    stem = name.encode()[: _MAX_NAME_BYTES - len(ending)]
+    return name if len(name.encode()) <= _MAX_NAME_BYTES else (stem + ending).decode(errors="ignore")
 
 
 def _members(path: Path, dest: Path, budget: _Budget) -> Iterator[tuple[str, IO[bytes]]]:

@@ -11,16 +11,23 @@ counts. A submission that no collector recorded is not late.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 import math
 import os
 import re
+import shutil
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from nbgrader.apps.zipcollectapp import ZipCollectApp
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange import abc
 from nbgrader.exchange.default import ExchangeCollect
@@ -32,7 +39,9 @@ from autograder.course import beside, handed_in, notebook_of, settings_of
 from autograder.files import file_sha256, neutral
 from autograder.submissions.exchange import copy_plain
 from autograder.submissions.lms_names import SYSTEMS, UnknownStudent, assignment_in, own_name, read_name
+from autograder.submissions.malformed import Malformed
 from autograder.submissions.regrade_requests import REQUEST
+from autograder.submissions.submitted_notebook import grade_id, read_notebook
 from autograder.tables.csv_table import add_row, delimiter_of, text_of
 from autograder.tables.roster import class_roster
 
@@ -40,6 +49,7 @@ COLLECTED = "collected.csv"
 _COLUMNS = ["assignment", "student", "submitted", "from"]
 _ARCHIVES = (".zip", ".gz", ".tar.gz")
 _DAY_S = 86400
+_transfer: Any = ZipCollectApp._transfer_files
 _SLACK = timedelta(minutes=10)  # between the name that a submission gets in the exchange and its last file
 
 
@@ -87,7 +97,8 @@ class StudentByStudent(abc.ExchangeCollect):
             self.src_records = [record]
             self._work_before = self._work_of(record[self.student])
             try:
-                super().copy_files()
+                with _kept_on_failure(self._folder_of(record[self.student])):
+                    super().copy_files()
             except (OSError, RuntimeError, ValueError) as reason:
                 self.log.error("%r is not collected: %s", record[self.student], reason)
                 failed.append(record[self.student])
@@ -108,11 +119,41 @@ class StudentByStudent(abc.ExchangeCollect):
     def _work_of(self, student: str) -> dict[str, str | None]:
         """The hashes of what is graded of a student, so that who adds a request for a regrade is not late."""
         coursedir: Any = self.coursedir
-        name = coursedir.assignment_id
-        folder = Path(coursedir.format_path(coursedir.submitted_directory, student, name))
+        name, folder = coursedir.assignment_id, self._folder_of(student)
         released = Path(coursedir.format_path(coursedir.release_directory, ".", name))
         paths = [handed_in(folder, notebook_of(name)), *(folder / one for one in beside(released))]
-        return {path.name: file_sha256(path) for path in paths if path.is_file()}
+        return {path.name: _hash_of_work(path) for path in paths if path.is_file()}
+
+    def _folder_of(self, student: str) -> Path:
+        coursedir: Any = self.coursedir
+        return Path(coursedir.format_path(coursedir.submitted_directory, student, coursedir.assignment_id))
+
+
+@contextmanager
+def _kept_on_failure(folder: Path) -> Iterator[None]:
+    """Put a folder back as it was where the block fails: nbgrader removes the earlier work before it copies the new."""
+    with tempfile.TemporaryDirectory() as aside:
+        if had := folder.is_dir():
+            shutil.copytree(folder, Path(aside, "work"), symlinks=True)
+        try:
+            yield
+        except BaseException:
+            if had:
+                shutil.rmtree(folder, ignore_errors=True)
+                shutil.copytree(Path(aside, "work"), folder, symlinks=True)
+            raise
+
+
+def _hash_of_work(path: Path) -> str | None:
+    """A hash of what is graded of a file: of a notebook its cells' text, which stays when it is opened and saved."""
+    try:
+        cells = read_notebook(path).cells if path.suffix == ".ipynb" else None
+    except Malformed:
+        cells = None
+    if cells is None:
+        return file_sha256(path)
+    text = json.dumps([(cell.cell_type, grade_id(cell), cell.source) for cell in cells])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Collect(StudentByStudent, ExchangeCollect):
@@ -239,7 +280,7 @@ class FileNames(FileNameCollectorPlugin):
                 return None
             found = {**found, "timestamp": handed_in.get("timestamp")}
         if found and found.get("timestamp"):
-            self._note_time(found, Path(submitted_file).name, coursedir)
+            self._read_time(found, Path(submitted_file).name)
         elif found and self.system:  # nbgrader would stop at the second of one name
             key = found["student_id"], found["file_id"]
             if key in self._taken:
@@ -248,17 +289,22 @@ class FileNames(FileNameCollectorPlugin):
             self._taken = {*self._taken, key}
         return found
 
-    def _note_time(self, found: dict, name: str, coursedir: CourseDirectory) -> None:
-        """Record the time in a file's name; nbgrader itself gets it in a form that it cannot misread."""
+    def note_times(self) -> None:
+        """Record the times in the names of the files that were handed over."""
+        app: Any = self.parent
+        for student, (time, name) in self._latest.items():
+            note(Path(app.coursedir.root), app.coursedir.assignment_id, student, time, name)
+
+    def _read_time(self, found: dict, name: str) -> None:
+        """Remember the time in a file's name; nbgrader itself gets it in a form that it cannot misread."""
         student, time = found["student_id"], _time_in_name(found["timestamp"])
         if time is None:
             self.log.warning("%s: %r is no time, so nothing is late there", name, found["timestamp"])
             found["timestamp"] = None
             return
         found["timestamp"] = f"{time.isoformat(' ')} UTC"
-        if time >= self._latest.get(student, time):  # of several attempts nbgrader takes the last one
-            self._latest[student] = time
-            note(Path(coursedir.root), coursedir.assignment_id, student, time, name)
+        if student not in self._latest or time >= self._latest[student][0]:  # of several attempts the last one
+            self._latest = {**self._latest, student: (time, name)}
 
 
 def _zone(name: str) -> ZoneInfo:
@@ -290,7 +336,8 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 def note(root: Path, assignment: str, student: str, submitted: datetime, source: str) -> None:
-    """Add a row to the collectors' record; `submitted` is in UTC."""
+    """Add a row to the collectors' record; `submitted` is in UTC. Raises: ValueError, where it cannot be read."""
+    collected(root)  # nothing is added to a table that nobody could read afterwards
     cells = (assignment, student, f"{submitted.isoformat(' ')} UTC", str(neutral(source)))  # a student's own file name
     add_row(root / COLLECTED, dict(zip(_COLUMNS, cells, strict=True)))
 
@@ -358,6 +405,15 @@ def _read_timestamp(path: Path) -> datetime | None:
 
 
 def install() -> None:
-    """Make every nbgrader command ask `submitted_at` for the time of a submission."""
+    """Make every nbgrader command ask `submitted_at` for the time of a submission, and `zip_collect` record it last."""
     # nbgrader has no plugin for this, and all of its commands must agree
     CourseDirectory.get_existing_timestamp = lambda self, dest_path: submitted_at(self, dest_path)
+    ZipCollectApp._transfer_files = lambda self, collected_data: _transfer_and_note(self, collected_data)
+
+
+def _transfer_and_note(app: ZipCollectApp, collected_data: dict) -> None:
+    """Record times once all files are handed over: what fails before leaves the earlier work with its own time."""
+    _transfer(app, collected_data)
+    plugin: Any = app.collector_plugin_inst
+    if isinstance(plugin, FileNames):
+        plugin.note_times()

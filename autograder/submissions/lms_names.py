@@ -22,12 +22,12 @@ from zoneinfo import ZoneInfo
 from autograder.tables.roster import Student
 
 SYSTEMS = ("moodle", "canvas", "blackboard")
-# the first that fits: what comes after it is of the student's own choice, and may look like it
+# from the name that the system gives on; what follows is of the student's own choice, and may look like one
 _PATTERNS = {
-    "moodle": re.compile(r"(?:.*?/)??(?P<who>[^/]+?)_\d+_assignsubmission_file(?:_?/(?:.*/)?|_)(?P<file>[^/]+)"),
+    "moodle": re.compile(r"(?P<who>[^/]+?)_\d+_assignsubmission_file(?:_?/(?:.*/)?|_)(?P<file>[^/]+)"),
     # what stands between the first two numbers that can be meant
-    "canvas": re.compile(r"(?:.*/)?[^/]*?_(?P<late>LATE_)?(?P<who>\d+)_\d+_(?P<file>[^/]+)"),
-    "blackboard": re.compile(r"(?:.*/)?(?P<who>[^/]+?)_attempt_(?P<time>\d{4}(?:-\d\d){5})_(?P<file>[^/]+)"),
+    "canvas": re.compile(r"[^/]*?_(?P<late>LATE_)?(?P<who>\d+)_\d+_(?:.*/)?(?P<file>[^/]+)"),
+    "blackboard": re.compile(r"(?P<who>[^/]+?)_attempt_(?P<time>\d{4}(?:-\d\d){5})_(?:.*/)?(?P<file>[^/]+)"),
 }
 _AGAIN = re.compile(r"-\d+$")  # Canvas adds it to the name of a file that comes again
 
@@ -56,10 +56,15 @@ def read_name(
     Raises:
         UnknownStudent: nobody on the roster, or more than one, can be meant.
     """
-    found = _PATTERNS[system].fullmatch(path.as_posix())
-    if not found:
+    fitting = _fitting(system, path)
+    if not fitting:
         return None
-    meant = {"moodle": _by_name, "canvas": _by_number, "blackboard": _by_id}[system](found["who"], roster)
+    by = {"moodle": _by_name, "canvas": _by_number, "blackboard": _by_id}[system]
+    # the first is the system's, unless it is the instructor's own folder round all of them
+    found = fitting[min(fitting)]
+    if 0 in fitting and len(fitting) > 1 and not by(found["who"], roster):
+        found = fitting[sorted(fitting)[1]]
+    meant = by(found["who"], roster)
     if meant and assignment and _before_id(found["who"], meant[0]).startswith(f"{assignment}_"):
         meant = []  # the id is the end of a longer one
     if len(meant) != 1:
@@ -70,6 +75,13 @@ def read_name(
     return HandIn(
         meant[0].id, own_name(system, found["file"]), _in_utc(time, zone) if time else None, bool(parts.get("late"))
     )
+
+
+def _fitting(system: str, path: PurePath) -> dict[int, re.Match[str]]:
+    """The parts of a path from which on it has the system's form, by their places."""
+    tails = {place: "/".join(path.parts[place:]) for place in range(len(path.parts))}
+    found = {place: _PATTERNS[system].fullmatch(tail) for place, tail in tails.items()}
+    return {place: match for place, match in found.items() if match}
 
 
 def assignment_in(paths: Iterable[PurePath], roster: Sequence[Student]) -> str:

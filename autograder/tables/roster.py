@@ -121,6 +121,8 @@ def read_file(file: Path) -> Roster:
     named = {name: name.lower().replace("_", " ").strip() for name in table.head}
     if "id" not in named.values():
         raise ValueError(f"{file} has the columns {', '.join(table.head) or '(none)'}: it needs one called `id`.")
+    if twice := [name for name, column in named.items() if [*named.values()].count(column) > 1]:
+        raise ValueError(f"{file} has the columns {', '.join(twice)}, which are one: leave one of them out.")
     if not table.rows:
         raise ValueError(f"{file} names no students: give one per line, under a header with `id` and `name`.")
     problems: list[str] = []

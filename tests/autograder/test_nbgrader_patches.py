@@ -45,6 +45,7 @@ def test_the_formgrader_keeps_the_exporter_that_it_was_started_with():
         (BaseConverter, "convert_notebooks"),
         (ExchangeCollect, "_path_to_record"),
         (ZipCollectApp, "_clear_existing_files"),
+        (ZipCollectApp, "_transfer_files"),
     ],
 )
 def test_nbgrader_calls_the_private_methods_that_are_overridden(owner, method):

@@ -1,7 +1,8 @@
 """What a rank measures of this machine: products by shape, passes over memory, operators' overhead, links, files.
 
 Each probe is timed in rounds of all probes, so that a busy moment meets each of them once. A rank's own work is timed
-in its CPU seconds, which other processes take little of; messages and files are timed by the clock on the wall.
+in its CPU seconds, which other processes take little of, or with several threads by the clock on the wall; messages and
+files are timed by the clock on the wall.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def dtypes() -> Iterator[tuple[Any, tuple[Any, ...]]]:
 
 
 def work(budget_s: float) -> dict[str, list[dict[str, Any]]]:
-    """The CPU seconds of each operator, by kind of probe: its name, its flops, the bytes that it moves."""
+    """The seconds of each operator, by kind of probe: its name, its flops, the bytes that it moves."""
     found: dict[str, list[dict[str, Any]]] = {}
     timed: list[tuple[dict[str, Any], Call]] = []
     kinds = {"products": products(), "attentions": attentions(), "passes": passes(), "dtypes": dtypes()}
@@ -136,23 +137,29 @@ def work(budget_s: float) -> dict[str, list[dict[str, Any]]]:
 
 
 def rounds(calls: list[Call], budget_s: float) -> list[list[float]]:
-    """CPU seconds of each call, once a round for this long; of the mean of several where one is short."""
+    """Seconds of each call, once a round for this long; of the mean of several where one is short."""
     repeats = []
     for call in calls:
         call()
         start_s = time.perf_counter()
         call()
         repeats.append(max(1, int(_LEAST_S / max(1e-7, time.perf_counter() - start_s))))
+    clock_s = _clock()
     times: list[list[float]] = [[] for _ in calls]
     for _ in _until(budget_s):
         for place, (call, number) in enumerate(zip(calls, repeats, strict=True)):
             if number > 1:
                 call()  # finds its code and tensors in no cache
-            start_s = time.process_time()
+            start_s = clock_s()
             for _ in range(number):
                 call()
-            times[place].append((time.process_time() - start_s) / number)
+            times[place].append((clock_s() - start_s) / number)
     return times
+
+
+def _clock() -> Callable[[], float]:
+    """The processor's time, which leaves out what others take of a core; of several threads it would be their sum."""
+    return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
 def _until(budget_s: float, is_alone: bool = False) -> Iterator[None]:
@@ -168,18 +175,19 @@ def _until(budget_s: float, is_alone: bool = False) -> Iterator[None]:
 
 
 def phases(budget_s: float) -> list[dict[str, Any]]:
-    """The CPU seconds of each phase of training steps of several widths, and the operators that it has."""
+    """The seconds of each phase of training steps of several widths, and the operators that it has."""
     steps = [_Step(*one) for one in STEPS]
     found: list[dict[str, Any]] = []
     for step in steps:
         for name, phase in step.phases.items():
             found.append({"name": name, "width": step.width, "operators": operators_of(phase), "times_s": []})
+    clock_s = _clock()
     for _ in _until(budget_s):
         for place, step in enumerate(steps):
             for row in step.num_steps * found[place * len(step.phases) :][: len(step.phases)]:
-                start_s = time.process_time()
+                start_s = clock_s()
                 step.phases[row["name"]]()
-                row["times_s"].append(time.process_time() - start_s)
+                row["times_s"].append(clock_s() - start_s)
     return found
 
 

@@ -106,6 +106,10 @@ def test_an_import_enters_the_class_and_a_second_one_its_changes(course):
     assert read_roster(course / "roster-before.csv")[0].extra_time_percent == 25, "nothing of theirs is lost"
     noor, zoe = class_roster(course)
     assert (noor.name, noor.section, noor.lms_id, zoe.id) == ("Noor Ali", "Tue", "4712", "zoe")
+    third = run("roster", "import", write(course, "id\nzoe\n"))
+    assert "No longer in roster.csv: noor." in third.output
+    kept = {one.id: one for one in read_roster(course / "roster-before.csv")}
+    assert kept["ada"].extra_time_percent == 25 and kept["noor"].section == "Tue", "nor is it at the next import"
 
 
 def test_an_id_in_other_letters_is_nobody_new(course):
@@ -113,6 +117,11 @@ def test_an_id_in_other_letters_is_nobody_new(course):
     done = run("roster", "import", write(course, "id\nAda\nnoor\nzoe\n"))
     assert done.exit_code == 1 and "in other letters: Ada is ada there. Write them as it does." in done.output
     assert {*people(course)} == {"ada", "noor"} and [one.id for one in class_roster(course)] == ["ada", "noor"]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"has the columns id, ID, which are one"):
+        read_roster(write(tmp_path, "id,ID,name\nada,a17,Ada\n"))
 
 
 def test_a_student_is_in_one_team(course):

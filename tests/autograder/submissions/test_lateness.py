@@ -5,8 +5,10 @@ import zipfile
 from datetime import datetime
 from pathlib import Path
 
+import nbformat
 import pytest
 from commands import run
+from nbformat.v4 import new_code_cell, new_notebook
 from nbgrader.coursedir import CourseDirectory
 from tiny_lab import NAME, make_course
 from traitlets import TraitError
@@ -127,7 +129,11 @@ def test_an_instructors_own_record_may_have_a_time_zone_and_a_byte_order_mark(tm
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    root = tmp_path_factory.mktemp("course")
+    return made(tmp_path_factory.mktemp("course"))
+
+
+def made(root: Path) -> Path:
+    """A course that collects from an exchange and from archives, in an empty folder."""
     make_course(root)
     with open(root / "nbgrader_config.py", "a") as file:
         file.write(f"c.Exchange.root = {str(root / 'exchange')!r}\nc.FileNameCollectorPlugin.named_regexp = REGEXP\n")
@@ -138,9 +144,9 @@ def course(tmp_path_factory):
     return root
 
 
-def nbgrader(root: Path, *words: str) -> str:
+def nbgrader(root: Path, *words: str, fails: bool = False) -> str:
     done = run(root, "nbgrader", *words)
-    assert done.returncode == 0, done.stdout
+    assert (done.returncode != 0) == fails, done.stdout
     return done.stdout
 
 
@@ -194,3 +200,40 @@ def test_who_adds_a_request_for_a_regrade_keeps_the_time(course):
     assert collect() == 19 and (course / "submitted/zed" / NAME / "regrade.md").exists()
     submit(26, **{"regrade.md": "# check_total\nPlease.\n", f"{NAME}.ipynb": "{ }"})
     assert collect() == 26, "other work is new work"
+    request, notebook = {"regrade.md": "Please."}, new_notebook(cells=[new_code_cell("x = 1")])
+    submit(27, **request, **{f"{NAME}.ipynb": nbformat.writes(notebook)})
+    assert collect() == 27
+    notebook.cells[0].execution_count = 3
+    submit(28, **request, **{f"{NAME}.ipynb": nbformat.writes(notebook)})
+    assert collect() == 27, "it was opened, run and saved"
+    notebook.cells[0].source = "x = 2"
+    submit(29, **request, **{f"{NAME}.ipynb": nbformat.writes(notebook)})
+    assert collect() == 29
+
+
+def test_work_that_cannot_be_collected_leaves_the_earlier_work_there(course):
+    def submit(day: int, size: int) -> None:
+        folder = course / "exchange" / "worldsize" / "inbound" / f"yan+{NAME}+2026-11-{day} 12:00:00.000000 UTC+x"
+        folder.mkdir(parents=True)
+        (folder / f"{NAME}.ipynb").write_text("{}")
+        (folder / "timestamp.txt").write_text("")
+        (folder / "data.bin").write_bytes(bytes(size))
+
+    submit(19, 10)
+    nbgrader(course, "collect", NAME, "--update")
+    submit(20, 300_000)
+    nbgrader(course, "collect", NAME, "--update", "--CourseDirectory.max_dir_size=100", fails=True)
+    assert (course / "submitted/yan" / NAME / "data.bin").stat().st_size == 10
+    assert lateness.collected(course)[NAME, "yan"].day == 19
+
+
+def test_files_that_are_not_handed_over_leave_the_earlier_time(tmp_path):
+    course = made(tmp_path)
+    archive = course / "downloaded" / NAME / "archive"
+    archive.mkdir(parents=True)
+    (archive / f"bob_2026-11-19-12-00-00_{NAME}.ipynb").write_text("{}")
+    nbgrader(course, "zip_collect", NAME)
+    (archive / f"bob_2026-11-29-12-00-00_{NAME}.ipynb").write_text("{ }")
+    nbgrader(course, "zip_collect", NAME, "--ZipCollectApp.force=False", fails=True)
+    assert (course / "submitted/bob" / NAME / f"{NAME}.ipynb").read_text() == "{}"
+    assert lateness.collected(course)[NAME, "bob"].day == 19

@@ -66,6 +66,16 @@ ROSTER = [
             HandIn("jo_o", "lovelaceada_4711_89_lab01.ipynb"),
         ),
         (
+            "canvas",
+            "all_1_2_x/ottjosé_4712_88_a/lovelaceada_4711_1_lab01.ipynb",
+            HandIn("jo_o", "lovelaceada_4711_1_lab01.ipynb"),
+        ),
+        (
+            "blackboard",
+            "all/Lab 1_o_attempt_2026-11-20-18-30-59_a/Lab 1_ada_attempt_2026-01-01-00-00-00_lab01.ipynb",
+            HandIn("o", "Lab 1_ada_attempt_2026-01-01-00-00-00_lab01.ipynb", datetime(2026, 11, 20, 17, 30, 59)),
+        ),
+        (
             "blackboard",
             "Lab 1_o_attempt_2026-11-20-18-30-59_x_ada_attempt_2026-01-01-00-00-00_lab01.ipynb",
             HandIn("o", "x_ada_attempt_2026-01-01-00-00-00_lab01.ipynb", datetime(2026, 11, 20, 17, 30, 59)),

@@ -1,6 +1,7 @@
 """A calibration gives back the machine that it measured, says how busy it was, and predicts programs."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from drawn_machines import SIZES, Machine
 
 import worldsize as ws
 from worldsize import operators
-from worldsize.calibrate import Calibration, fits, runner
+from worldsize.calibrate import Calibration, fits, probes, runner
 from worldsize.hardware import HOST, Timed, Timings
 from worldsize.operators import Operator
 
@@ -202,6 +203,12 @@ def test_fits_of_ones_own_are_drawn_over_the_probes():
     assert "GFLOP/s. Half of them are within 100% of the fit." in drawn.alt
     assert "Half of them are within 0% of the fit." in drawn.alt
     assert "All-reduces take 1,000 to 1,000 ms by the fitted link" in drawn.alt
+
+
+def test_threads_that_work_at_once_are_not_added_up(monkeypatch):
+    assert probes._clock() is (time.process_time if torch.get_num_threads() == 1 else time.perf_counter)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert probes._clock() is time.perf_counter
 
 
 def test_this_machine_is_measured(tmp_path):
