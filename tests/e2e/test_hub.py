@@ -239,5 +239,9 @@ def test_scores_arrive_in_an_lms_over_lti(hub_tools, tmp_path, monkeypatch):  # 
             "lms-zoe": 2,
         }
 
+        lms.refused, lms.unanswered = set(), {"lms-ada"}
+        said = teach("autograder", "passback")
+        assert "Scores sent: 1" in said and f"ada {NAME} the LMS did not answer" in said
+
         new_key(teaching / "lti.key")  # which the LMS does not know
         assert "The scores cannot be sent" in teach("autograder", "passback", fails=True)

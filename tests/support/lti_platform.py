@@ -20,7 +20,7 @@ VND = "application/vnd.ims.lis"
 
 @dataclass
 class Platform:
-    """What the LMS knows, and whom it refuses."""
+    """What the LMS knows, whom it refuses, and whose scores it takes without an answer."""
 
     public_key: str
     members: list[dict]
@@ -28,6 +28,7 @@ class Platform:
     columns: list[dict] = field(default_factory=list)
     scores: dict[str, list[dict]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    unanswered: set[str] = field(default_factory=set)
 
     def token(self, body: bytes) -> dict:
         """A token for who signs with the key that this platform knows; raises where anything is otherwise."""
@@ -63,6 +64,8 @@ class Platform:
             "userId", "scoreGiven", "scoreMaximum", "timestamp", "activityProgress", "gradingProgress"
         }  # fmt: skip
         assert (score["activityProgress"], score["gradingProgress"]) == ("Completed", "FullyGraded")
+        if score["userId"] in self.unanswered:
+            raise ConnectionAbortedError
         kept = self.scores.setdefault(score["userId"], [])
         before = max((one["timestamp"] for one in kept), default="")
         if score["userId"] in self.refused or score["timestamp"] <= before:
@@ -93,6 +96,9 @@ def running(platform: Platform) -> Iterator[Platform]:
                 else:
                     kind = self.headers.get("Content-Type", "")
                     status, said = platform.answer(self.command, self.path, kind, given, body)
+            except ConnectionAbortedError:
+                self.close_connection = True
+                return
             except Exception as error:  # a request that no standard allows
                 status, said = 400, {"error": repr(error)}
             self.send_response(status)

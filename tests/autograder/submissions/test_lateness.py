@@ -1,6 +1,7 @@
 """Whose word counts for when a submission was handed in, and what lateness costs."""
 
 import os
+import shutil
 import zipfile
 from datetime import datetime
 from pathlib import Path
@@ -234,6 +235,7 @@ def test_files_that_are_not_handed_over_leave_the_earlier_time(tmp_path):
     (archive / f"bob_2026-11-19-12-00-00_{NAME}.ipynb").write_text("{}")
     nbgrader(course, "zip_collect", NAME)
     (archive / f"bob_2026-11-29-12-00-00_{NAME}.ipynb").write_text("{ }")
+    shutil.rmtree(course / "downloaded" / NAME / "extracted")
     nbgrader(course, "zip_collect", NAME, "--ZipCollectApp.force=False", fails=True)
     assert (course / "submitted/bob" / NAME / f"{NAME}.ipynb").read_text() == "{}"
     assert lateness.collected(course)[NAME, "bob"].day == 19
