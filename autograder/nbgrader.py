@@ -26,11 +26,11 @@ _PLACES = {
     "SubmissionExporter": "autograder.grading.preprocessor:SubmissionExporter",
     "prepare": "autograder.grading.preprocessor:prepare",
     # collecting
-    "Collect": "autograder.submissions.lateness:Collect",
+    "Collect": "autograder.submissions.collectors:Collect",
     "CollectFromNgshare": "autograder.submissions.ngshare:CollectFromNgshare",
     "Extractor": "autograder.submissions.archives:Extractor",
     "Fetch": "autograder.submissions.exchange:Fetch",
-    "FileNames": "autograder.submissions.lateness:FileNames",
+    "FileNames": "autograder.submissions.lms_archives:FileNames",
     "Policy": "autograder.submissions.lateness:Policy",
     "Release": "autograder.submissions.exchange:Release",
     "ReleaseFeedback": "autograder.submissions.exchange:ReleaseFeedback",
@@ -67,9 +67,10 @@ def install() -> None:
     from autograder.course import QUIZ_KEY
     from autograder.feedback import sanitize
     from autograder.grading import autograde_folders, markers
-    from autograder.submissions import lateness, regrade_requests
+    from autograder.submissions import lateness, lms_archives, regrade_requests
 
     lateness.install()
+    lms_archives.install()
     regrade_requests.install()
     sanitize.install()
     autograde_folders.install()

@@ -18,7 +18,8 @@ from nbgrader.preprocessors import AssignLatePenalties
 
 from autograder.course import settings_of
 from autograder.grading.due_dates import due_date, extension_of, keep_extension, known_assignment
-from autograder.submissions.lateness import COLLECTED, collected, submitted_at
+from autograder.submissions.lateness import submitted_at
+from autograder.tables.collected import COLLECTED, read_collected
 from autograder.tables.teams import granted
 
 _SAME = 1e-9  # points
@@ -71,7 +72,7 @@ def unmatched(coursedir: CourseDirectory, assignment: str) -> list[str]:
     """
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         graded = {submission.student.id for submission, *_ in _computed(coursedir, gradebook, assignment)}
-    recorded = {student for name, student in collected(Path(coursedir.root)) if name == assignment}
+    recorded = {student for name, student in read_collected(Path(coursedir.root)) if name == assignment}
     return sorted(recorded - graded)
 
 

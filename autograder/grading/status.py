@@ -18,8 +18,8 @@ from autograder.files import write_whole
 from autograder.grading import audit_log, exports
 from autograder.grading.exports import Row, Standing
 from autograder.submissions import regrade_requests
-from autograder.submissions.lateness import COLLECTED
 from autograder.submissions.team_work import handed_in_by
+from autograder.tables.collected import COLLECTED
 from autograder.tables.extensions import read_extensions
 from autograder.tables.roster import class_roster
 

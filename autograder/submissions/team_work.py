@@ -8,7 +8,7 @@ from pathlib import Path
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.course import handed_in, notebook_of
-from autograder.submissions.lateness import collected
+from autograder.tables.collected import read_collected
 from autograder.tables.teams import teams
 
 
@@ -36,7 +36,7 @@ def handed_in_by(coursedir: CourseDirectory, assignment: str) -> dict[tuple[str,
     """
     root = Path(coursedir.root)
     every = dict.fromkeys(teams(root, assignment).values())
-    times = collected(root) if every else {}
+    times = read_collected(root) if every else {}
     found = {}
     for team in every:
         folders = {one: Path(coursedir.format_path(coursedir.submitted_directory, one, assignment)) for one in team}

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from autograder.submissions.lateness import COLLECTED, collected, note
+from autograder.tables.collected import COLLECTED, note_collected, read_collected
 from autograder.tables.extensions import EXTENSIONS, note_extension, read_extensions
 from autograder.tables.regrades import REGRADES, note_answer, read_answers
 
@@ -38,8 +38,8 @@ def test_a_row_is_added_to_a_table_as_it_is(tmp_path, beginning):
 
     late = ["lab01", "zoe", "2026-11-21 12:00:00 UTC"]
     written(tmp_path / COLLECTED, beginning, ["assignment", "student", "submitted"], late)
-    note(tmp_path, "lab01", "ada", NOON, "a folder, in the exchange")
-    assert collected(tmp_path) == {("lab01", "zoe"): NOON + timedelta(days=1), ("lab01", "ada"): NOON}
+    note_collected(tmp_path, "lab01", "ada", NOON, "a folder, in the exchange")
+    assert read_collected(tmp_path) == {("lab01", "zoe"): NOON + timedelta(days=1), ("lab01", "ada"): NOON}
 
 
 def test_a_row_is_added_below_an_empty_first_line(tmp_path):
@@ -66,9 +66,9 @@ def test_no_row_is_lost_where_several_commands_add_at_once(tmp_path):
 
 
 def test_a_table_that_a_group_shares_stays_shared(tmp_path):
-    note(tmp_path, "lab01", "ada", NOON, "a folder")
+    note_collected(tmp_path, "lab01", "ada", NOON, "a folder")
     (tmp_path / COLLECTED).chmod(0o664)
-    note(tmp_path, "lab01", "ben", NOON, "a folder")
+    note_collected(tmp_path, "lab01", "ben", NOON, "a folder")
     assert (tmp_path / COLLECTED).stat().st_mode & 0o777 == 0o664
 
 

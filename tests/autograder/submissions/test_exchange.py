@@ -15,7 +15,8 @@ from tiny_lab import need_root
 from tiny_project import NAME, PROGRAM, make_course
 from traitlets.config import Config
 
-from autograder.submissions import exchange, lateness
+from autograder.submissions import collectors, exchange
+from autograder.tables.collected import read_collected
 
 SECRET = "the hidden checks"
 NOON = "2026-11-20 12:00:00.000000 UTC"
@@ -61,7 +62,7 @@ def mischief(folder: Path, secret: Path) -> None:
         os.chdir(here)
 
 
-def collector(root: Path, assignment: str = NAME, **settings: object) -> lateness.Collect:
+def collector(root: Path, assignment: str = NAME, **settings: object) -> collectors.Collect:
     """The collector of a course with nothing in it, without a command round it."""
     config = Config(
         {
@@ -71,7 +72,7 @@ def collector(root: Path, assignment: str = NAME, **settings: object) -> latenes
     )
     coursedir = CourseDirectory(root=str(root), config=config)
     coursedir.assignment_id = assignment
-    return lateness.Collect(coursedir=coursedir, config=config)
+    return collectors.Collect(coursedir=coursedir, config=config)
 
 
 def collected(root: Path, student: str) -> set[str]:
@@ -152,7 +153,7 @@ def test_what_takes_the_place_of_a_students_folder_hides_nobodys(tmp_path, secre
     collector(tmp_path).start()
     assert sorted(os.listdir(tmp_path / "submitted")) == ["ada", "bob"]
     assert collected(tmp_path, "ada") == collected(tmp_path, "bob") == {"report.ipynb", PROGRAM}
-    assert lateness.collected(tmp_path)[NAME, "ada"] == datetime(2026, 11, 20, 12)
+    assert read_collected(tmp_path)[NAME, "ada"] == datetime(2026, 11, 20, 12)
 
 
 @pytest.mark.parametrize("name", [f"a+{NAME}+yesterday+x", f"+{NAME}+{NOON}+x", f"a+{NAME}+{NOON}+\udcff"])
@@ -173,7 +174,7 @@ def test_a_folder_that_becomes_a_link_is_not_followed(tmp_path, secret):
     with pytest.raises(ExchangeError, match=r"Not collected: ada$"):
         collect.copy_files()
     assert collected(tmp_path, "bob") == {"report.ipynb", PROGRAM}
-    assert collected(tmp_path, "ada") == set() and (NAME, "ada") not in lateness.collected(tmp_path)
+    assert collected(tmp_path, "ada") == set() and (NAME, "ada") not in read_collected(tmp_path)
 
 
 @pytest.mark.parametrize("reason", [PermissionError(13, "Permission denied"), FileNotFoundError(2, "No such file")])

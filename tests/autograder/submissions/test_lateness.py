@@ -16,6 +16,7 @@ from traitlets import TraitError
 from traitlets.config import Application, Config
 
 from autograder.submissions import lateness
+from autograder.tables.collected import COLLECTED, note_collected, read_collected
 
 NOON = datetime(2026, 11, 20, 12)
 GARBAGE = [b"", b"garbage", b"\x00\xff\xfe", b"9" * 4000, b"2026-13-45", b"1 2 3", b"-1", b"9999999-01-01"]
@@ -79,18 +80,18 @@ def test_a_setting_counts_that_a_command_reads_after_it_has_made_its_course_fold
 def test_the_collectors_word_counts_and_its_last_one(handed_in):
     (handed_in / "timestamp.txt").write_text("2020-01-01 00:00:00 UTC")
     root = handed_in.parents[2]
-    lateness.note(root, NAME, "ada", datetime(2026, 11, 19), "first")
-    lateness.note(root, NAME, "bob", datetime(2026, 11, 18), "another student")
-    lateness.note(root, "other", "ada", datetime(2026, 11, 18), "another assignment")
-    lateness.note(root, NAME, "ada", NOON.replace(microsecond=5), "second, with a comma")
+    note_collected(root, NAME, "ada", datetime(2026, 11, 19), "first")
+    note_collected(root, NAME, "bob", datetime(2026, 11, 18), "another student")
+    note_collected(root, "other", "ada", datetime(2026, 11, 18), "another assignment")
+    note_collected(root, NAME, "ada", NOON.replace(microsecond=5), "second, with a comma")
     for settings in ({}, {"trust_timestamps": True}):
         assert submitted_at(handed_in, **settings) == NOON.replace(microsecond=5)
 
 
 def test_a_students_file_name_is_no_formula_in_the_record(tmp_path):
-    lateness.note(tmp_path, NAME, "ada", NOON, "=HYPERLINK(1).ipynb")
-    assert ",'=HYPERLINK(1).ipynb\n" in (tmp_path / lateness.COLLECTED).read_text()
-    assert lateness.collected(tmp_path) == {(NAME, "ada"): NOON}
+    note_collected(tmp_path, NAME, "ada", NOON, "=HYPERLINK(1).ipynb")
+    assert ",'=HYPERLINK(1).ipynb\n" in (tmp_path / COLLECTED).read_text()
+    assert read_collected(tmp_path) == {(NAME, "ada"): NOON}
 
 
 @pytest.mark.parametrize("trust", [False, True])
@@ -117,15 +118,15 @@ def test_what_is_no_file_is_no_time(handed_in, make):
     ],
 )
 def test_a_record_that_cannot_be_read_is_told_with_its_line(tmp_path, text):
-    (tmp_path / lateness.COLLECTED).write_text(text)
+    (tmp_path / COLLECTED).write_text(text)
     with pytest.raises(ValueError, match=r"collected\.csv, line 2: write assignment,student,submitted"):
-        lateness.collected(tmp_path)
+        read_collected(tmp_path)
 
 
 def test_an_instructors_own_record_may_have_a_time_zone_and_a_byte_order_mark(tmp_path):
     text = "assignment,student,submitted\nsums,ada,2026-11-20T13:00:00+01:00\n,,\n"  # and an empty row
-    (tmp_path / lateness.COLLECTED).write_text(text, encoding="utf-8-sig")
-    assert lateness.collected(tmp_path) == {("sums", "ada"): NOON}
+    (tmp_path / COLLECTED).write_text(text, encoding="utf-8-sig")
+    assert read_collected(tmp_path) == {("sums", "ada"): NOON}
 
 
 @pytest.fixture(scope="module")
@@ -161,14 +162,14 @@ def test_nbgrader_collect_notes_the_exchanges_time(course):
     submit("2026-11-20 12:00:00.000000")
     said = nbgrader(course, "collect", NAME)
     assert "was last changed" in said  # the test made its folder later than the name says
-    assert lateness.collected(course)[NAME, "ada"] == NOON
+    assert read_collected(course)[NAME, "ada"] == NOON
     nbgrader(course, "collect", NAME, "--update")  # nothing is newer
-    assert len((course / lateness.COLLECTED).read_text().splitlines()) == 2
+    assert len((course / COLLECTED).read_text().splitlines()) == 2
     submit("2026-11-21 12:00:00.000000")
     nbgrader(course, "collect", NAME)  # without --update the first one stays, and so does its time
-    assert lateness.collected(course)[NAME, "ada"] == NOON
+    assert read_collected(course)[NAME, "ada"] == NOON
     nbgrader(course, "collect", NAME, "--update")
-    assert lateness.collected(course)[NAME, "ada"] == NOON.replace(day=21)
+    assert read_collected(course)[NAME, "ada"] == NOON.replace(day=21)
 
 
 def test_nbgrader_zip_collect_notes_the_time_of_the_last_attempt(course):
@@ -178,7 +179,7 @@ def test_nbgrader_zip_collect_notes_the_time_of_the_last_attempt(course):
         for name in ("bob_2026-11-21-10-29-59", "z/bob_2026-11-20-12-00-00", "cy_2026-11-19-12-00-00", "di_99-99"):
             file.writestr(f"{name}_{NAME}.ipynb", "{}")
     said = nbgrader(course, "zip_collect", NAME)
-    times = {student: time for (_, student), time in lateness.collected(course).items() if student != "ada"}
+    times = {student: time for (_, student), time in read_collected(course).items() if student != "ada"}
     assert times == {"bob": datetime(2026, 11, 21, 10, 29, 59), "cy": datetime(2026, 11, 19, 12)}
     assert "'99-99' is no time" in said
     assert {one.name for one in (course / "submitted").iterdir()} >= {"bob", "cy", "di"}
@@ -193,7 +194,7 @@ def test_who_adds_a_request_for_a_regrade_keeps_the_time(course):
 
     def collect() -> int:
         nbgrader(course, "collect", NAME, "--update")
-        return lateness.collected(course)[NAME, "zed"].day
+        return read_collected(course)[NAME, "zed"].day
 
     submit(19)
     assert collect() == 19
@@ -225,7 +226,7 @@ def test_work_that_cannot_be_collected_leaves_the_earlier_work_there(course):
     submit(20, 300_000)
     nbgrader(course, "collect", NAME, "--update", "--CourseDirectory.max_dir_size=100", fails=True)
     assert (course / "submitted/yan" / NAME / "data.bin").stat().st_size == 10
-    assert lateness.collected(course)[NAME, "yan"].day == 19
+    assert read_collected(course)[NAME, "yan"].day == 19
 
 
 def test_files_that_are_not_handed_over_leave_the_earlier_time(tmp_path):
@@ -238,4 +239,4 @@ def test_files_that_are_not_handed_over_leave_the_earlier_time(tmp_path):
     shutil.rmtree(course / "downloaded" / NAME / "extracted")
     nbgrader(course, "zip_collect", NAME, "--ZipCollectApp.force=False", fails=True)
     assert (course / "submitted/bob" / NAME / f"{NAME}.ipynb").read_text() == "{}"
-    assert lateness.collected(course)[NAME, "bob"].day == 19
+    assert read_collected(course)[NAME, "bob"].day == 19

@@ -9,8 +9,8 @@ import pytest
 from commands import run
 from tiny_project import NAME, PROGRAM, make_course
 
-from autograder.submissions import lateness
 from autograder.submissions.lms_names import HandIn, UnknownStudent, read_name
+from autograder.tables.collected import read_collected
 from autograder.tables.roster import Student
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -153,7 +153,7 @@ def test_zip_collect_brings_everybody_their_files(tmp_path, system, names):
     }
     for student in ("ada", "cy"):
         assert (tmp_path / "submitted" / student / NAME / PROGRAM).read_bytes() == f"{student}'s".encode()
-    times = lateness.collected(tmp_path)
+    times = read_collected(tmp_path)
     if system == "blackboard":
         assert times[NAME, "ada"] == datetime(2026, 11, 21, 11) and times[NAME, "cy"] == datetime(2026, 11, 22, 11)
     else:

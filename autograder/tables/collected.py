@@ -1,0 +1,53 @@
+"""When work was handed in: `collected.csv` at the root of the course, which no student can write.
+
+The collectors add to it: `nbgrader collect` from the name of the exchange's folder, `nbgrader zip_collect` from the
+names of files. If you collect by other means, write it yourself: a header `assignment,student,submitted`, times like
+2026-11-30 23:59:00 UTC; the last row for a student counts. A submission that no collector recorded is not late.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import datetime
+from pathlib import Path
+
+from nbgrader.utils import parse_utc
+
+from autograder.files import neutral
+from autograder.tables.csv_table import add_row, delimiter_of, text_of
+
+COLLECTED = "collected.csv"
+_COLUMNS = ["assignment", "student", "submitted", "from"]
+
+
+def read_collected(root: Path) -> dict[tuple[str, str], datetime]:
+    """When each (assignment, student) was handed in, in UTC, by the collectors' record; empty without one.
+
+    Raises:
+        ValueError: a row cannot be read; the text says which.
+    """
+    path = root / COLLECTED
+    if not path.exists():
+        return {}
+    times: dict[tuple[str, str], datetime] = {}
+    text = text_of(path)
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
+    for row in rows:
+        if not any(cell and str(cell).strip() for cell in row.values()):
+            continue  # a spreadsheet leaves such rows
+        try:
+            times[row["assignment"].strip(), row["student"].strip()] = parse_utc(row["submitted"].strip())
+        except (KeyError, AttributeError, ValueError, OverflowError):
+            raise ValueError(
+                f"{path}, line {rows.line_num}: write assignment,student,submitted there, "
+                "with a time such as 2026-11-30 23:59:00 UTC."
+            ) from None
+    return times
+
+
+def note_collected(root: Path, assignment: str, student: str, submitted: datetime, source: str) -> None:
+    """Add a row to the collectors' record; `submitted` is in UTC. Raises: ValueError, where it cannot be read."""
+    read_collected(root)  # nothing is added to a table that nobody could read afterwards
+    cells = (assignment, student, f"{submitted.isoformat(' ')} UTC", str(neutral(source)))  # a student's own file name
+    add_row(root / COLLECTED, dict(zip(_COLUMNS, cells, strict=True)))
