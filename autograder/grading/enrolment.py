@@ -57,13 +57,14 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
     """What changed, after entering the students of a file into the gradebook and into the course's roster.
 
     Raises:
-        ValueError: the file, or the course's earlier roster, cannot be read as a roster, or an id is one of the
+        ValueError: the file, or an earlier roster of the course, cannot be read as a roster, or an id is one of the
             gradebook's in other letters; nothing was changed.
     """
     root = Path(coursedir.root)
     new, earlier = read_file(file), class_roster(root)
     students = updated(earlier, new)
     before = {student.id: student for student in earlier}
+    left_before = read_roster(root / BEFORE) if (root / BEFORE).exists() else []
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         entered = {str(one.id): _entries_of(one) for one in gradebook.students}
         _refuse_other_case(students, entered)
@@ -81,18 +82,11 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
     left = sorted(before.keys() - {student.id for student in students})
     if file.resolve() != (root / ROSTER).resolve():
         if left:
-            _keep(earlier, root / BEFORE)
+            write_roster([*earlier, *(one for one in left_before if one.id not in before)], root / BEFORE)
         write_roster(students, root / ROSTER)
     absent = sorted(entered.keys() - {student.id for student in students})
     num_same = len(students) - len(added) - len(changed)
     return Enrolment(added, changed, num_same, absent, left, _alone(students), new.unused)
-
-
-def _keep(students: Sequence[Student], file: Path) -> None:
-    """Write these students to a file, and who stands there besides."""
-    now = {student.id for student in students}
-    before = read_roster(file) if file.exists() else []
-    write_roster([*students, *(one for one in before if one.id not in now)], file)
 
 
 def _refuse_other_case(students: Sequence[Student], entered: Collection[str]) -> None:

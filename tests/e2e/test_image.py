@@ -63,9 +63,11 @@ def test_jupyterlab_answers_and_a_week_runs(container):
 
 def test_a_newer_image_overwrites_nothing_of_the_students(container):
     images, name, home = container
+    setting_up = start_command()[2].rpartition("&& exec ")[0] + "&& true"
+    set_up = images.run(name, ["sh", "-c", setting_up], {}, home)
+    subprocess.run(set_up, check=True, capture_output=True, timeout=300)
     mine = home / "course/labs/lab01/lab01.ipynb"
     mine.write_text("mine")
     (home / "course/README.md").unlink()
-    setting_up = start_command()[2].rpartition("&& exec ")[0] + "&& true"
-    subprocess.run(images.run(name, ["sh", "-c", setting_up], {}, home), check=True, capture_output=True, timeout=300)
+    subprocess.run(set_up, check=True, capture_output=True, timeout=300)
     assert mine.read_text() == "mine" and (home / "course/README.md").exists()

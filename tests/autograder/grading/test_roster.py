@@ -110,6 +110,9 @@ def test_an_import_enters_the_class_and_a_second_one_its_changes(course):
     assert "No longer in roster.csv: noor." in third.output
     kept = {one.id: one for one in read_roster(course / "roster-before.csv")}
     assert kept["ada"].extra_time_percent == 25 and kept["noor"].section == "Tue", "nor is it at the next import"
+    (course / "roster-before.csv").write_text("nobody\n")
+    refused = run("roster", "import", write(course, "id\nyan\n"))
+    assert refused.exit_code == 1 and "roster-before.csv" in refused.output and "yan" not in people(course)
 
 
 def test_an_id_in_other_letters_is_nobody_new(course):
