@@ -34,7 +34,7 @@ from worldsize.emulate.messages import (
 from worldsize.emulate.record import COMPUTE, Step
 from worldsize.emulate.steps import Steps
 from worldsize.emulate.waits import Still, Waits
-from worldsize.emulate.works import WAITING, Call, Observer, Work
+from worldsize.emulate.works import WAITING, Call, Fulfilments, Observer, Work
 from worldsize.hardware import TRANSFERS
 from worldsize.units import format_ranks
 
@@ -80,6 +80,7 @@ class Client(Steps):
         self._works: dict[int, Work] = {}
         self._is_hurried = False
         self.waits = Waits(self._report_if_still)
+        self.fulfilments = Fulfilments()
         self._reported: Still | None = None
 
     def replay(self, steps: Sequence[Step], lane: str, after: int) -> None:
@@ -218,6 +219,7 @@ class Client(Steps):
 
     def leave(self) -> None:
         """Report the last steps of this rank, and that it posts no more."""
+        self.fulfilments.settle()  # what memory is held is recorded next
         with self._lock:
             self._note_work()
             self._append(Left(self._take_steps()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
@@ -23,7 +24,8 @@ _CALLBACKS = "callbacks"  # the lane of those of futures
 # torch gives every group a timeout: a program that names one of these is taken to name none
 _UNSET_TIMEOUTS = (constants.default_pg_timeout, constants.default_pg_nccl_timeout)
 _collect_all: Callable[[Any], Any] = torch.futures.collect_all
-_start = threading.Thread.start  # a thread that fulfils a future is part of the lane that waits for it
+# a thread that fulfils a future is part of the lane that waits for it
+_start, _join = threading.Thread.start, threading.Thread.join
 
 
 class Observer(Protocol):
@@ -51,6 +53,7 @@ class Connection(Protocol):
 
     observer: Observer
     waits: Waits
+    fulfilments: Fulfilments
     last_backward: Backward | None
 
     def backward(self) -> Backward | None: ...
@@ -192,6 +195,7 @@ class Work(torch_internals.Work):
         # a thread of its own, because C++ may wait for the future, and a callback may itself wait
         thread = threading.Thread(target=self._fulfil, args=(future,), daemon=True)
         self.client.waits.start(thread)
+        self.client.fulfilments.add(thread, future)
         _start(thread)
         return future
 
@@ -203,6 +207,28 @@ class Work(torch_internals.Work):
             future.set_exception(error)
         else:
             future.set_result(self._result)
+
+
+class Fulfilments:
+    """The threads that fulfil futures, which refer to a call's tensors a moment longer than the program may."""
+
+    def __init__(self) -> None:
+        self._threads: list[tuple[threading.Thread, weakref.ref[Future]]] = []
+        self._lock = threading.Lock()
+
+    def add(self, thread: threading.Thread, future: Future) -> None:
+        """Keep a thread that is about to be started."""
+        with self._lock:
+            self._threads = [pair for pair in self._threads if pair[0].is_alive() or pair[0].ident is None]
+            self._threads.append((thread, weakref.ref(future)))
+
+    def settle(self) -> None:
+        """Wait for the end of each thread whose future is fulfilled, unless a callback holds it up."""
+        for thread, reference in self._threads:
+            future = reference()
+            if future is None or (future.done() and not future.has_callbacks):
+                del future
+                _join(thread)
 
 
 class Backward:
@@ -236,6 +262,12 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
         super().__init__()
         self._works = works
         self._marks: list[int] = []  # where the callbacks that make it were done, on a lane of their own
+        self.has_callbacks = False
+
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
+        """Have a callback run once the future is fulfilled, in the thread that fulfils it."""
+        self.has_callbacks = True
+        super().add_done_callback(callback)
 
     def wait(self) -> Any:
         """The tensors, or what a callback made of them.
