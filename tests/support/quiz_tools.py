@@ -9,15 +9,13 @@
 No package of PyPI, npm or Debian was found that ships the XML Schema of QTI 2.1; `quiz_qti21.py` checks its structure.
 """
 
-import importlib
-import io
 import json
 import shutil
 import subprocess
 import sys
 import tarfile
-import types
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -53,23 +51,30 @@ def qti12_dtd(pyslet_source):
     return etree.DTD(str(pyslet_source / "unittests/data_imsqtiv1p2p1/ims_qtiasiv1p2p1.dtd"))
 
 
+@contextmanager
+def _reader(name, folder):
+    """Ask a reader of `foreign_readers.py`, in a process of its own, so that nothing that it imports stays in ours."""
+    command = [sys.executable, str(_HERE / "foreign_readers.py"), name, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def ask(request):
+            print(json.dumps(request), file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline() or pytest.fail(f"{name} ended; see its traceback."))
+
+        yield ask
+        process.stdin.close()
+
+
 @pytest.fixture(scope="session")
 def qti21_engine(pyslet_source):
     """Score an item: its XML and responses by name, to the score and the identifiers of what is shown."""
-    sys.path.insert(0, str(pyslet_source))
-    variables, xml = (importlib.import_module(f"pyslet.qtiv2.{name}") for name in ("variables", "xml"))
+    with _reader("pyslet", pyslet_source) as ask:
 
-    def score(item, responses):
-        document = xml.QTIDocument()
-        document.read(src=io.BytesIO(item))
-        session = variables.ItemSessionState(document.root)
-        session.begin_session()
-        for name, value in responses.items():
-            session[name].set_value(value)
-        session.end_attempt()
-        return session["SCORE"].value, set(session["FEEDBACK"].value or ())
+        def score(item, responses):
+            score, shown = ask((item.decode(), responses))
+            return score, set(shown)
 
-    return score
+        yield score
 
 
 def _wheel(fetched, name, version):  # noqa: F811
@@ -83,27 +88,18 @@ def _wheel(fetched, name, version):  # noqa: F811
     return fetched(f"{name}-{version}", _pip(f"{name}=={version}"), unpack)
 
 
-def _stand_ins(*names):
-    """Empty modules in the place of what a reader imports to print, and does not need to read."""
-    for name in names:
-        sys.modules.setdefault(name, types.ModuleType(name))
-
-
 @pytest.fixture(scope="session")
 def amc2moodle(fetched):  # noqa: F811
-    """amc2moodle's classes of questions."""
-    sys.path.insert(0, str(_wheel(fetched, "amc2moodle", "2.12.1")))
-    _stand_ins("markdown", "wand", "wand.image")
-    sys.modules["wand.image"].__dict__.setdefault("Image", None)
-    return importlib.import_module("amc2moodle.moodle2amc._questions")
+    """Read a Moodle XML file with amc2moodle: its questions as dicts."""
+    with _reader("amc2moodle", _wheel(fetched, "amc2moodle", "2.12.1")) as ask:
+        yield ask
 
 
 @pytest.fixture(scope="session")
 def qti2latex(fetched):  # noqa: F811
-    """qti2latex's functions."""
-    sys.path.insert(0, str(_wheel(fetched, "qti2latex", "0.1.6")))
-    _stand_ins("pypandoc")
-    return importlib.import_module("qti2latex")
+    """Read a Canvas assessment with qti2latex: its groups as dicts."""
+    with _reader("qti2latex", _wheel(fetched, "qti2latex", "0.1.6")) as ask:
+        yield ask
 
 
 @pytest.fixture(scope="session")
