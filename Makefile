@@ -21,9 +21,10 @@ SEED := --seed 270460944460190
 # the oldest torch that is supported, on the newest Python that it is used with
 PYTHON312 ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.12*/bin/python) python3.12)
 OLDEST := build/oldest
+NEXT := build/next
 
-.PHONY: help setup demo site lab test lessons session sample reach verify project lint notebooks bench netlab ray check
-.PHONY: nightly longest pages wheel term gpu foreign deepspeed frameworks horovod oracles attacks coverage smoke parts
+.PHONY: help setup demo site lab test slow session soak sample reach verify project lint notebooks bench netlab ray check
+.PHONY: nightly longest pages wheel term gpu foreign deepspeed frameworks horovod oracles attacks coverage smoke next parts
 help:  ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -50,14 +51,17 @@ lab: setup  ## open JupyterLab at the course, week 1 in front
 notebooks: setup  ## build the notebooks of weeks/, solutions/ and labs/ from their scripts
 	@$(BIN)/autograder build
 
-test: setup  ## run the tests
+test: setup  ## run the fast tests: five minutes on two cores
 	@$(BIN)/python -m pytest -n auto $(SPREAD) $(ARGS)
 
-lessons: setup  ## run every week and every lab from top to bottom, and look at what they give
-	@$(BIN)/python -m pytest -n auto $(SPREAD) -m lesson
+slow: setup  ## run the other tests: whole weeks, labs, classes and pages of docs/, browsers, hundreds of drawn cases
+	@$(BIN)/python -m pytest -n auto $(SPREAD) -m 'slow and not netlab and not ray' $(ARGS)
 
-session: setup  ## the tests and the lessons in one session, as CI runs them: lessons mostly wait
-	@$(BIN)/python -m pytest -n auto $(SPREAD) -m 'not netlab and not ray'
+session: setup  ## run both in one session, as CI does
+	@$(BIN)/python -m pytest -n auto $(SPREAD) -m 'not netlab and not ray' $(ARGS)
+
+soak: setup  ## run the fast tests twenty times in random order, beside a process per core that burns time
+	@$(BIN)/python tests/bench/soak.py $(ARGS)
 
 sample: setup  ## grade known answers as CI does: of labs that are as they were proven, a sample
 	@$(BIN)/autograder verify --reach --sample $(SEED)
@@ -106,7 +110,7 @@ deepspeed: setup  ## install DeepSpeed, and run week 7's comparison of its stage
 
 frameworks: setup horovod  ## install the frameworks of weeks 11 and 13, and run what uses them
 	@DS_BUILD_OPS=0 $(INSTALL) -c constraints.txt -e '.[deepspeed,fairscale,hta,megatron,mpi,ray,tensorflow,torchft]'
-	@WORLDSIZE_REQUIRE=frameworks $(BIN)/python -m pytest -m lesson tests/e2e/test_week13.py
+	@WORLDSIZE_REQUIRE=frameworks $(BIN)/python -m pytest -m '' tests/e2e/test_week13.py
 	@WORLDSIZE_REQUIRE=hta $(BIN)/python -m pytest tests/e2e/test_week11_hta.py
 
 horovod: setup  ## build Horovod for this torch, where it is not there: patched, compiled, proven on two ranks
@@ -115,7 +119,7 @@ horovod: setup  ## build Horovod for this torch, where it is not there: patched,
 check: lint session  ## what CI runs
 	@$(MAKE) --jobs=2 --output-sync=target sample parts  # each keeps one core busy
 
-nightly: verify project longest oracles attacks coverage bench smoke frameworks pages wheel term  ## all that takes longer than CI may; each part runs alone too
+nightly: verify project longest oracles attacks coverage bench soak smoke next frameworks pages wheel term  ## all that takes longer than CI may; each part runs alone too
 
 pages: site  ## look through the whole site: links, answers, widths, themes, sizes
 	@$(BIN)/python -m pytest -n 0 --nightly tests/browser/test_site.py
@@ -135,9 +139,16 @@ oracles: setup  ## compute the quiz bank's answers by other means, on full sampl
 attacks: setup  ## the attacks beside a process per core that burns time
 	@$(BIN)/python tests/bench/under_load.py $(BIN)/python -m pytest tests/autograder/judging/test_attacks.py
 
-coverage: setup  ## which share of each folder's lines the tests run, into build/coverage.json
+coverage: setup  ## which share of each package's lines the fast tests run, in ranks too; into build/coverage.json
 	@$(BIN)/python -m pytest -n auto $(SPREAD) --cov=worldsize --cov=autograder --cov-report=json:build/coverage.json
 	@$(BIN)/python tests/support/coverage_by_folder.py build/coverage.json
+
+next: setup  ## the fast tests with the newest torch of the registry, and which rows of docs/patches.md fail there
+	@test -x $(NEXT)/bin/python || $(PYTHON) -m venv $(NEXT)
+	@mkdir -p build && grep -v "^torch==" constraints.txt > build/next.txt
+	@$(NEXT)/bin/python -m pip install --quiet --disable-pip-version-check -c build/next.txt --upgrade torch -e '.[dev]'
+	@-$(NEXT)/bin/python -m pytest -n auto $(SPREAD) --junitxml=build/next.xml
+	@$(NEXT)/bin/python tests/bench/next_torch.py build/next.xml
 
 smoke: setup  ## the library's tests with torch 2.11 on Python 3.12, where that is installed
 	@if ! $(PYTHON312) -c '' 2>/dev/null; then echo "Skipped: there is no Python 3.12 here (make smoke PYTHON312=PATH)."; exit 0; fi; \

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import re
 import signal
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tiers import Measured, Meter, file_of, mark_slow, shared_fixtures
 
 DURATIONS = Path(__file__).with_name("durations.json")
-FEWEST_S = 0.5  # what is quicker is added up by file
-_measured_s: Counter[str] = Counter()
+_took: dict[str, list[float]] = {}
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under a shell's `&`; what tests start would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,7 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--nightly", action="store_true", help="also run the longest tests, and draw ten times as many samples"
     )
     group.addoption(
-        "--write-durations", action="store_true", help=f"note in tests/{DURATIONS.name} what this run takes"
+        "--write-durations",
+        action="store_true",
+        help=f"note in tests/{DURATIONS.name} what this run takes, which marks tests as slow",
     )
 
 
@@ -37,6 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("same cases", derandomize=True)
     if not config.getoption("--nightly"):
         settings.load_profile("same cases")
+    config.pluginmanager.register(
+        Meter(fails_grown=is_worker(config) and not config.getoption("--write-durations")), "meter"
+    )
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -47,12 +49,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep tests that share a prepared fixture on one worker, and start the longest of these groups first."""
+    measured = Measured.read(DURATIONS)
+    mark_slow(items, measured)
     for item in items:
         skip_until_night(item)
         if shares_a_fixture(item) and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(file_of(item.nodeid)))
-    if hasattr(config, "workerinput"):  # by hand, one after the other, the order of the files reads better
-        items[:] = longest_first(items, json.loads(DURATIONS.read_text()))
+    if is_worker(config):  # by hand, one after the other, the order of the files reads better
+        items[:] = longest_first(items, measured)
 
 
 def skip_until_night(item: pytest.Item) -> None:
@@ -67,48 +71,34 @@ def shares_a_fixture(item: pytest.Item) -> bool:
     return info is not None and any(found[-1].scope == "module" for found in info.name2fixturedefs.values())
 
 
-def longest_first(items: list[pytest.Item], duration_s: Mapping[str, float]) -> list[pytest.Item]:
+def longest_first(items: list[pytest.Item], measured: Measured) -> list[pytest.Item]:
     """The tests group by group, the groups by how long they took when they were last measured; first unknown files."""
-    known = {file_of(name) for name in duration_s}
     groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         mark = item.get_closest_marker("xdist_group")
         groups[mark.args[0] if mark else item.nodeid].append(item)
 
     def length_s(group: list[pytest.Item]) -> float:
-        names = [item.nodeid for item in group]
-        return sum(duration_s.get(name, 0) if file_of(name) in known else math.inf for name in names)
+        if not all(measured.knows(file_of(item.nodeid)) for item in group):
+            return math.inf
+        fixtures = {name for item in group for name in shared_fixtures(item)}
+        # exact, so that every worker finds the same order, whichever way it walks through a set
+        return math.fsum(map(measured.wall_s, [*(item.nodeid for item in group), *fixtures]))
 
     return [item for group in sorted(groups.values(), key=length_s, reverse=True) for item in group]
 
 
-def file_of(name: str) -> str:
-    """The file of a test, by the test's name."""
-    return name.partition("::")[0]
-
-
-def merged(before: Mapping[str, float], measured_s: Mapping[str, float]) -> dict[str, float]:
-    """Durations with those of the files that have just run replaced; what is quick is added up under its file."""
-    ran = {file_of(name) for name in measured_s}
-    found: Counter[str] = Counter({name: took_s for name, took_s in before.items() if file_of(name) not in ran})
-    for name, took_s in measured_s.items():
-        found[name if took_s >= FEWEST_S else file_of(name)] += took_s
-    return {name: round(took_s, 1) for name, took_s in sorted(found.items())}
+def is_worker(config: pytest.Config) -> bool:
+    """True in a process of pytest-xdist that runs tests."""
+    return hasattr(config, "workerinput")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add what this part of a test took, under its name without the group that xdist appends."""
-    _measured_s[re.sub(r"@[^\]]*$", "", report.nodeid)] += report.duration
+    """Keep what this test took."""
+    _took.update(getattr(report, "took", {}))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Note the durations of the tests that ran, where that was asked for."""
-    config = session.config
-    if config.getoption("--write-durations") and not hasattr(config, "workerinput"):
-        there = {name: took_s for name, took_s in json.loads(DURATIONS.read_text()).items() if is_there(name)}
-        DURATIONS.write_text(json.dumps(merged(there, _measured_s), indent=0) + "\n")
-
-
-def is_there(name: str) -> bool:
-    """True where the file of this test still exists."""
-    return (DURATIONS.parents[1] / file_of(name)).exists()
+    """Note what the tests that ran took, where that was asked for."""
+    if session.config.getoption("--write-durations") and not is_worker(session.config):
+        Measured.read(DURATIONS).updated(_took).write(DURATIONS, session.config.rootpath)

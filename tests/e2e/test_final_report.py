@@ -12,7 +12,7 @@ from worldsize import reporting
 SOLVED, RELEASED = (ROOT / folder / "report" / "report.ipynb" for folder in ("solutions", "labs"))
 
 
-@pytest.mark.lesson
+@pytest.mark.slow
 def test_the_shipped_report_runs_and_every_number_is_computed_or_cited(tmp_path):
     notebook = nbformat.read(SOLVED, as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()

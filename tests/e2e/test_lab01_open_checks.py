@@ -11,7 +11,7 @@ from repository import ROOT
 import worldsize as ws
 from autograder.authoring.known_answers import read_answer, solution_cells
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 LAB = ROOT / "solutions" / "lab01"
 SOLUTION = solution_cells(LAB / "lab01.py")

@@ -12,7 +12,7 @@ from autograder.authoring.known_answers import read_answer, solution_cells
 from autograder.authoring.scripts import parse
 from autograder.checks import Outcome, StudentFailed
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 LAB = ROOT / "solutions" / "lab03"
 SOLUTION = solution_cells(LAB / "lab03.py")

@@ -12,7 +12,7 @@ from autograder.authoring.known_answers import read_answer, solution_cells
 from autograder.authoring.scripts import parse
 from worldsize import emulate
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 LAB = ROOT / "solutions" / "lab04"
 SOLUTION = solution_cells(LAB / "lab04.py")

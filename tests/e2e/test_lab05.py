@@ -12,7 +12,7 @@ from tiny_lab import needs_jail
 from autograder.authoring.known_answers import read_answer, solution_cells
 from autograder.grading.verify import cases, try_case
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 LAB = ROOT / "solutions" / "lab05"
 SOLUTION = solution_cells(LAB / "lab05.py")

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from autograder.authoring.known_answers import read_answer, solution_cells
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 LAB = ROOT / "solutions" / "lab06"
 SOLUTION = solution_cells(LAB / "lab06.py")

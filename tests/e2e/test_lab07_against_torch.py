@@ -9,7 +9,7 @@ from zero_by_hand import by_hand, by_torch, in_one_process, joined, solution_sou
 import worldsize as ws
 from worldsize import emulate, models
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SOURCE, NUM_RANKS = solution_source(), 4
 CASES = ("plain", "frozen", "tied", "used twice", "unused in a step", "clipped")

@@ -11,7 +11,7 @@ import worldsize as ws
 from autograder.authoring.known_answers import read_answer, solution_cells
 from autograder.authoring.scripts import parse
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SOLUTION = solution_cells(LAB / "lab08.py")
 CHECKS = [cell.title for cell in parse(LAB / "lab08.py").cells if cell.title.startswith("check_")] + ["all_modes"]

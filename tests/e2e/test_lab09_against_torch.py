@@ -10,7 +10,7 @@ from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
 import worldsize as ws
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SOURCE = solution_source()
 LAB = solved(SOURCE)

@@ -11,7 +11,7 @@ from repository import ROOT
 from autograder.authoring.known_answers import read_answer, solution_cells
 from autograder.authoring.scripts import parse
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 LAB = ROOT / "solutions" / "lab10"
 SOLUTION = solution_cells(LAB / "lab10.py")

@@ -23,7 +23,7 @@ def printed(outputs):
     return "".join(output.text for output in outputs if output.output_type == "stream")
 
 
-@pytest.mark.lesson
+@pytest.mark.slow
 def test_open_checks_pass_with_the_solution(solved):
     assert failures(solved) == {}
     assert len([name for name in solved if name.startswith("check_")]) == 6
@@ -31,7 +31,7 @@ def test_open_checks_pass_with_the_solution(solved):
     assert "deadline: hung in a collective, ended" in printed(solved["check_deadline"])
 
 
-@pytest.mark.lesson
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "check", "cause"),
     [

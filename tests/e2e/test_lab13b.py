@@ -8,7 +8,7 @@ from repository import ROOT
 
 from autograder.authoring.known_answers import read_answer, solution_cells
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 LAB = ROOT / "solutions" / "lab13b"
 SOLUTION = solution_cells(LAB / "lab13b.py")

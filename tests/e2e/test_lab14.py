@@ -7,7 +7,7 @@ from repository import ROOT
 from autograder.authoring.known_answers import read_answer, solution_cells
 from autograder.authoring.scripts import parse
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 LAB = ROOT / "solutions" / "lab14"
 SOLUTION = solution_cells(LAB / "lab14.py")

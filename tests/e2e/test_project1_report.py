@@ -16,7 +16,7 @@ from autograder.judging.report import Outcome
 from worldsize import bench
 from worldsize.bench import Task
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 FOLDER = ROOT / "solutions" / "project1"
 PROGRAM = programs.solved(FOLDER / "train.py")

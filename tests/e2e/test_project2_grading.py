@@ -67,7 +67,7 @@ def steps_of(path, flags):
         trainer.step(tokens, tokens)
 
 
-@pytest.mark.lesson
+@pytest.mark.slow
 @pytest.mark.nightly("a minute and a half")
 @pytest.mark.timeout(1800)
 def test_the_best_plan_is_the_fastest_of_those_that_fit(tmp_path):
@@ -89,7 +89,7 @@ def test_the_best_plan_is_the_fastest_of_those_that_fit(tmp_path):
 
 
 # speed is virtual time here, so what else the machine does costs nobody points
-@pytest.mark.lesson
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_solution_gets_its_score():
     finding = verify.try_case(ROOT, CASES["solution"], seed=0)

@@ -10,7 +10,7 @@ from repository import ROOT
 
 from autograder.authoring import programs
 
-pytestmark = [pytest.mark.lesson, pytest.mark.nightly("a minute, and its checks are judged elsewhere")]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly("a minute, and its checks are judged elsewhere")]
 
 FOLDER = ROOT / "solutions" / "project2"
 

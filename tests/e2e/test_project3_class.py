@@ -15,7 +15,7 @@ from autograder.authoring.known_answers import compose
 from autograder.authoring.notebooks import build
 from autograder.grading import verify
 
-pytestmark = [pytest.mark.lesson, pytest.mark.nightly("three submissions, two minutes of processor time"), needs_jail]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly("three submissions, two minutes of processor time"), needs_jail]
 
 NAME, PROGRAM = "project3", "programs.py"
 WORDS = "1. 160 nodes: 37 days for 2.37 million dollars."

@@ -144,7 +144,7 @@ def test_the_bank_has_four_right_answers_and_twenty_three_that_are_wrong_or_chea
 
 
 # the checks of the train step take most of a judging: here, those of the design, the cost and the policy
-@pytest.mark.lesson
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("name", "cells"),

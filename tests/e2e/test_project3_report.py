@@ -7,7 +7,7 @@ from repository import ROOT
 
 from autograder.authoring import programs
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 FOLDER = ROOT / "solutions" / "project3"
 

@@ -15,7 +15,7 @@ from repository import ROOT
 from autograder.authoring.known_answers import compose, solution_cells
 from autograder.authoring.student_copy import TOP, write_student_copy
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 WHERE = "import os, worldsize, sys\nprint(worldsize.__file__, 'autograder' in sys.modules)"
 
 

@@ -6,7 +6,7 @@ from repository import ROOT
 
 from autograder.authoring.scripts import read_week
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 
 def looks_itself(week):

@@ -9,7 +9,7 @@ from repository import ROOT
 
 from worldsize import quiz
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week01_why_one_gpu_is_not_enough.py"
 TURNS = ("training_days", "gpus_for_states", "accuracy_of_all", "enough_samples", "colleagues_part")

@@ -9,7 +9,7 @@ from repository import ROOT
 
 from worldsize import quiz
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week02_all_reduce_from_scratch.py"
 TURNS = ("tree_step", "least_sent_bytes", "overtakes_bytes", "bus_bytes_per_s", "times_of_all")

@@ -9,7 +9,7 @@ from repository import ROOT
 
 from worldsize import quiz
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week03_ddp_from_first_principles.py"
 TURNS = ("full_at", "exposed_s", "reduced", "rows_to_hide", "accumulated_step")

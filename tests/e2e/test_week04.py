@@ -18,7 +18,7 @@ from autograder.authoring.notebooks import notebook
 from autograder.authoring.scripts import read_week
 from worldsize import quiz
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week04_synchronous_or_asynchronous.py"
 CELLS = {cell.id: cell.source for cell in notebook(read_week(SCRIPT), graded=False).cells}  # untouched

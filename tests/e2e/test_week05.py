@@ -10,7 +10,7 @@ from repository import ROOT
 
 from worldsize import quiz
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week05_say_less.py"
 

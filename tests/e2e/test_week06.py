@@ -10,7 +10,7 @@ from torch.amp import GradScaler
 
 from worldsize import models, quiz
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week06_precision_and_activations.py"
 TURNS = ("gap", "master_step", "clipped_step", "mlp_bytes", "repeated_flops", "accumulate")

@@ -11,7 +11,7 @@ from repository import ROOT
 from worldsize import hardware, quiz
 from worldsize.models import shape
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week07_zero_and_fsdp.py"
 TURNS = ("state_bytes", "lean_forward", "prefetched_s", "tokens_to_hide")

@@ -19,7 +19,7 @@ from repository import ROOT
 from worldsize import hardware, operators, pricing, quiz
 from worldsize.models import shape
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week08_tensor_parallelism.py"
 TURNS = ("layer_sent_bytes", "lean_plan", "with_cut_norms", "even_ranks", "chunks_of", "spread_of")

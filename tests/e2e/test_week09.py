@@ -18,7 +18,7 @@ from repository import ROOT
 from worldsize import quiz
 from worldsize.models import shape
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week09_pipeline_parallelism.py"
 TURNS = ("idle_fraction", "middle_row", "row_of_two_chunks", "uneven_s", "make_schedule")

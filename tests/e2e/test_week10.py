@@ -10,7 +10,7 @@ from repository import ROOT
 from worldsize import quiz
 from worldsize.models import shape
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week10_combining_them.py"
 TURNS = ("nodes_touched", "dp_sent_bytes", "enough_sequences", "shares_of")

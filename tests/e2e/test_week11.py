@@ -12,7 +12,7 @@ from traces import expect_read_by_hta
 
 from worldsize import hardware, quiz
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week11_find_the_bottleneck.py"
 TURNS = ("loaded_step_s", "ring_latency_s", "fixed_and_rate")

@@ -11,7 +11,7 @@ from repository import ROOT
 
 from worldsize import outages, quiz
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week12_nothing_stays_up.py"
 TURNS = ("lost_fraction", "save_whole", "go_on")

@@ -13,7 +13,7 @@ from repository import ROOT
 from worldsize import quiz
 from worldsize.manifests import Job, check, manifests
 
-pytestmark = [pytest.mark.lesson, pytest.mark.timeout(600)]  # with every framework it takes three minutes of CPU
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # with every framework it takes three minutes of CPU
 
 SCRIPT = ROOT / "weeks" / "week13_frameworks_and_clusters.py"
 TURNS = ("is_same", "agreed", "exploit", "that_fit")

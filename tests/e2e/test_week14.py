@@ -9,7 +9,7 @@ from repository import ROOT
 
 from worldsize import quiz
 
-pytestmark = pytest.mark.lesson
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week14_capstone.py"
 TURNS = ("linear_step_s", "node_sends_bytes", "elastic", "fat_tree")

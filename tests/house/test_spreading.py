@@ -1,13 +1,17 @@
 """How tests are spread over workers: what shares a prepared fixture stays together, and the longest starts first."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import tiers
 from repository import ROOT
+from tiers import Measured
 
 CONFTEST = ROOT / "tests" / "conftest.py"
 SHARING = """
@@ -39,12 +43,8 @@ def test_one_worker_runs_all_that_uses_what_is_prepared_for_a_file(prepared: obj
 
 
 def test_a_fixture_of_a_file_is_prepared_by_one_worker(tmp_path) -> None:
-    shutil.copy(CONFTEST, tmp_path)
-    (tmp_path / "durations.json").write_text("{}")
-    (tmp_path / "test_sharing.py").write_text(SHARING)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
-    done = subprocess.run([*command, "--rootdir", tmp_path, tmp_path], capture_output=True, text=True, cwd=tmp_path)
-    assert "8 passed" in done.stdout, done.stdout + done.stderr
+    done = run_tests(tmp_path, SHARING, {})
+    assert "8 passed" in done, done
     assert len(list(tmp_path.glob("gw*"))) == 1
 
 
@@ -54,27 +54,88 @@ def test_a_test_that_needs_nothing_prepared_goes_anywhere(request) -> None:
 
 def test_the_longest_group_comes_first_and_stays_whole(conftest) -> None:
     first, alone, last = item("a.py::first", "folder"), item("a.py::alone"), item("a.py::last", "folder")
-    took_s = {"a.py::alone": 3, "a.py::last": 2}
-    assert conftest.longest_first([first, alone, last], took_s) == [alone, first, last]
-    assert conftest.longest_first([first, alone, last], {**took_s, "a.py::first": 2}) == [first, last, alone]
+    took = {"a.py::alone": [3, 1], "a.py::last": [2, 1]}
+    assert conftest.longest_first([first, alone, last], Measured(took)) == [alone, first, last]
+    took["a.py::first"] = [2, 1]
+    assert conftest.longest_first([first, alone, last], Measured(took)) == [first, last, alone]
 
 
 def test_what_was_never_measured_comes_before_all_else(conftest) -> None:
     quick, new = item("a.py::quick"), item("new.py::new")
-    assert conftest.longest_first([quick, new], {"a.py": 0.1, "a.py::slow": 9}) == [new, quick]
+    measured = Measured({"a.py": [0.1, 0.1], "a.py::slow": [9, 9]})
+    assert conftest.longest_first([quick, new], measured) == [new, quick]
 
 
-def test_durations_of_a_part_replace_only_those_of_its_files(conftest) -> None:
-    before = {"a.py::gone": 5.0, "b.py": 0.2, "b.py::slow": 7.0}
-    measured_s = {"a.py::slow": 1.26, "a.py::quick": 0.1, "a.py::quicker": 0.1}
-    assert conftest.merged(before, measured_s) == {"a.py": 0.2, "a.py::slow": 1.3, "b.py": 0.2, "b.py::slow": 7.0}
+def test_durations_of_a_part_replace_only_those_of_its_files() -> None:
+    before = Measured({"a.py::gone": [5, 5], "b.py": [0.2, 0.1], "b.py::slow": [7, 6]})
+    after = before.updated({"a.py::slow": [1.26, 1.2], "a.py::quick": [0.1, 0.1], "a.py::quicker": [0.1, 0]})
+    assert after.took == {"a.py": [0.2, 0.1], "a.py::slow": [1.3, 1.2], "b.py": [0.2, 0.1], "b.py::slow": [7, 6]}
 
 
 def test_nearly_all_files_have_been_measured(conftest) -> None:
-    known = {conftest.file_of(name) for name in json.loads(conftest.DURATIONS.read_text())}
+    measured = Measured.read(conftest.DURATIONS)
     files = [path for path in CONFTEST.parent.rglob("test_*.py") if "bench" not in path.parts]
-    unknown = [path.name for path in files if str(path.relative_to(ROOT)) not in known]
+    unknown = [path.name for path in files if not measured.knows(str(path.relative_to(ROOT)))]
     assert len(unknown) < len(files) / 10, f"make session ARGS=--write-durations: {unknown}"
+
+
+COSTLY = """
+import os, subprocess, sys, time
+import pytest
+
+BURN = "import time\\nwhile time.process_time() < {}: pass"
+
+@pytest.fixture(scope="module")
+def prepared():
+    subprocess.run([sys.executable, "-c", BURN.format(1.5)], check=True)
+
+def test_is_quick(prepared):
+    pass
+
+def test_is_quick_too(prepared):
+    pass
+
+def test_burns_in_a_child():
+    subprocess.run([sys.executable, "-c", BURN.format(1)], check=True)
+
+def test_waits():
+    time.sleep(1)
+"""
+
+
+def test_the_cpu_of_children_counts_and_time_spent_waiting_does_not(tmp_path) -> None:
+    run_tests(tmp_path, COSTLY, {}, "--write-durations")
+    took = json.loads((tmp_path / "durations.json").read_text())
+    assert took["test_one.py::test_burns_in_a_child"][1] >= 1
+    assert took["test_one.py::test_waits"][0] >= 1 > took["test_one.py::test_waits"][1] + 0.5
+    assert took["test_one.py::<prepared>"][1] >= 1.5
+    assert "test_one.py::test_is_quick" not in took
+
+
+def test_what_is_shared_counts_for_each_test_that_uses_it(tmp_path) -> None:
+    took = {"test_one.py::<prepared>": [1, 2.1], "test_one.py::test_burns_in_a_child": [9, 1.9]}
+    done = run_tests(tmp_path, COSTLY, took, "-m", "slow")
+    assert "2 passed" in done, done
+
+
+def test_a_fast_test_that_has_grown_slow_fails(tmp_path) -> None:
+    grown = COSTLY.replace("format(1)", f"format({tiers.GROWN_CPU_S + 0.5})")
+    done = run_tests(tmp_path, grown, {})
+    assert "4 passed, 1 error" in done and "a fast one may use 1.5. Make it quicker" in done, done
+    known = run_tests(tmp_path, grown, {"test_one.py::test_burns_in_a_child": [9, 9]})
+    assert "4 passed" in known and "error" not in known, known
+
+
+def run_tests(folder: Path, source: str, took: dict[str, list[float]], *options: str) -> str:
+    """Run these tests on two workers beside our conftest, whose measurements are `took`; return what is printed."""
+    shutil.copy(CONFTEST, folder)
+    (folder / "durations.json").write_text(json.dumps(took))
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+    (folder / "test_one.py").write_text(source)
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
+    env = os.environ | {"PYTHONPATH": str(ROOT / "tests" / "support")}
+    done = subprocess.run([*command, *options, folder], capture_output=True, text=True, cwd=folder, env=env)
+    return done.stdout + done.stderr
 
 
 def item(name: str, group: str = "") -> SimpleNamespace:
