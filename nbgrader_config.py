@@ -21,7 +21,8 @@ c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "labs"
 # what lies beside a solution and must reach neither students nor their submissions; a project's programs travel
 # through the exchange all the same, by the classes named below
-c.CourseDirectory.ignore = ["*.py", "*.pyc", "*.toml", "key.json", "wrong", "right", "feedback", "__pycache__", ".*"]
+c.CourseDirectory.ignore = ["*.py", "*.pyc", "*.toml", "key.json", "__pycache__", ".*"]
+c.CourseDirectory.ignore += ["wrong", "right", "*.diff", "feedback"]
 
 c.ClearSolutions.code_stub = {
     "python": 'raise NotImplementedError("Replace this line with your own code, then run the cell again.")'

@@ -178,6 +178,33 @@ def verify(
         raise typer.Exit(1)
 
 
+@app.command()
+def answer(
+    lab: Annotated[str, typer.Argument(help="Which lab or project, such as lab01.")],
+    name: Annotated[str, typer.Argument(help="Which known answer, such as wrong/sums_up.")],
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Write the answer from this script, such as an edited copy of the solution's with the answer's header "
+            "on top: only cells that differ, as hunks where that is much shorter.",
+        ),
+    ] = None,
+) -> None:
+    """Show the cells of a known answer as they are graded, or write one from an edited script."""
+    from autograder.authoring import known_answers
+    from autograder.course import find_root
+
+    with exit_on_value_error():
+        folder = find_root(Path.cwd()) / "solutions" / lab
+        if script is not None:
+            console.print(f"Written: {known_answers.write_answer(folder, name, script)}", soft_wrap=True)
+            return
+        cells = known_answers.read_answer(folder, name).cells
+    for title, source in cells.items():
+        console.print(f"# %% {title}\n{source}\n", markup=False, highlight=False, soft_wrap=True)
+
+
 def _show_findings(found: Sequence[Finding]) -> None:
     """Print a row for every finding, and what was tried for them."""
     table = Table("answer", "must get", "got", "seconds", "", box=SIMPLE)

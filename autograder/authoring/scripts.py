@@ -97,7 +97,11 @@ def read_lab(path: Path) -> Script:
 
 def parse(path: Path) -> Script:
     """The cells of a script, in order, as they stand: no rule is applied. Raises: AuthoringError."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    return parse_lines(path, path.read_text(encoding="utf-8").splitlines())
+
+
+def parse_lines(path: Path, lines: list[str], first: int = 1) -> Script:
+    """The cells in some lines of a script, the first of which is number `first`. Raises: AuthoringError."""
     preamble, cells, start = [], [], 0
     while start < len(lines):
         # jupytext's reader knows a `# %%` in a string or a fence; read cell by cell, it keeps the line
@@ -106,9 +110,9 @@ def parse(path: Path) -> Script:
             node, length = reader.read(lines[start:])
         except NotebookValidationError as error:
             text = f"The options of this cell cannot be used: {error.message}."
-            raise AuthoringError(located(path, [(start + 1, text)])) from error
+            raise AuthoringError(located(path, [(start + first, text)])) from error
         if CELL_MARKER.match(lines[start]):
-            cells.append(_cell(node, start + 1, cells))
+            cells.append(_cell(node, start + first, cells))
         else:
             preamble = lines[start : start + length]
         start += length

@@ -118,7 +118,7 @@ def _hand_in(root: Path, lab: str, course: Path) -> list[dict[str, Any]]:
     students = tomllib.loads((folder / "sample_class.toml").read_text(encoding="utf-8"))["student"]
     for student in students:
         name = student["answer"]
-        cells = solution if name == "solution" else solution | read_answer(folder / f"{name}.py").cells
+        cells = solution if name == "solution" else solution | read_answer(folder, name).cells
         text = nbformat.writes(compose(release, cells))
         handed_in = course / "submitted" / student["id"] / lab / f"{lab}.ipynb"
         handed_in.parent.mkdir(parents=True)
@@ -129,7 +129,7 @@ def _hand_in(root: Path, lab: str, course: Path) -> list[dict[str, Any]]:
 def _cheats(root: Path, lab: str, course: Path, students: Sequence[Mapping[str, Any]]) -> list[Cheat]:
     """What the judge answered to each student whose cheat the class shows, by the check that it names."""
     return [
-        cheat(root / "solutions" / lab / f"{one['answer']}.py", one["shown_check"], report)
+        cheat(read_answer(root / "solutions" / lab, one["answer"]), one["shown_check"], report)
         for one in students
         if "shown_check" in one
         for report in [Report.model_validate(_graded(course, lab, one["id"]).metadata[RECORD])]

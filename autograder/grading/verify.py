@@ -19,7 +19,7 @@ from nbformat import NotebookNode
 from pydantic import BaseModel, ValidationError
 
 from autograder.authoring import programs
-from autograder.authoring.known_answers import compose, read_answer, solution_cells
+from autograder.authoring.known_answers import compose, read_known_answers, solved_cells
 from autograder.authoring.needs import needs_of, refuse_absent
 from autograder.course import has_real_jobs, is_project, notebook_of, open_course
 from autograder.files import file_sha256, write_whole
@@ -116,25 +116,12 @@ def _by_seed(earned: Sequence[float], seeds: Sequence[int]) -> str:
 
 def cases(root: Path, lab: str) -> list[Case]:
     """The known answers to a lab: its solution, the untouched notebook, and all in `right/` and `wrong/`."""
-    folder, solution = root / "solutions" / lab, solution_of(root, lab).cells
-    right = [read_answer(path) for path in sorted(folder.glob("right/*.py"))]
-    wrong = [read_answer(path) for path in sorted(folder.glob("wrong/*.py"))]
-    return [
-        solution_of(root, lab),
-        Case(lab, "untouched", {}, 0.0),
-        *(Case(lab, f"right/{answer.name}", solution | answer.cells, None) for answer in right),
-        *(
-            Case(
-                lab,
-                f"wrong/{answer.name}",
-                solution | answer.cells,
-                answer.score,
-                tuple(answer.hints),
-                answer.most_score,
-            )
-            for answer in wrong
-        ),
+    solution = solution_of(root, lab)
+    known = [
+        Case(lab, one.name, solution.cells | one.cells, one.score, tuple(one.hints), one.most_score)
+        for one in read_known_answers(root / "solutions" / lab)
     ]
+    return [solution, Case(lab, "untouched", {}, 0.0), *known]
 
 
 def refuse_absent_packages(root: Path, lab: str) -> None:
@@ -148,11 +135,7 @@ def refuse_absent_packages(root: Path, lab: str) -> None:
 
 def solution_of(root: Path, lab: str) -> Case:
     """The lab's own solution."""
-    folder = root / "solutions" / lab
-    cells = solution_cells(folder / f"{notebook_of(lab)}.py")
-    for program in programs.authored(folder):
-        cells |= solution_cells(program)
-    return Case(lab, "solution", cells, None)
+    return Case(lab, "solution", solved_cells(root / "solutions" / lab), None)
 
 
 def verify(

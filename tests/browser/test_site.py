@@ -179,7 +179,7 @@ def test_no_answer_is_in_it(site):
     assert found_in(texts, solutions()) == []
     assert found_in(texts, {line for line in hidden_lines() if line not in public}) == []
     assert found_in(texts, {text for text in hidden_of_the_bank() if " " in text}) == []
-    assert not {path.suffix for path in site.rglob("*")} & {".ipynb", ".md", ".py", ".toml"}
+    assert not {path.suffix for path in site.rglob("*")} & {".diff", ".ipynb", ".md", ".py", ".toml"}
 
 
 def given():

@@ -43,7 +43,7 @@ def of_answer(path, name):
         "import torch\nimport torch.distributed as dist\nimport torch.nn.functional as F\nfrom torch import nn",
         vars(module),
     )
-    for source in ({**SOLUTION, **(read_answer(LAB / path).cells if path else {})}).values():
+    for source in ({**SOLUTION, **(read_answer(LAB, path).cells if path else {})}).values():
         if source.startswith(("def", "import")):
             exec(source, vars(module))
     return getattr(module, name)
@@ -84,7 +84,7 @@ def test_three_curves_are_one(solved):
     ],
 )
 def test_open_check_names_what_is_wrong_with_an_average(answer, words, tmp_path):
-    wrong = read_answer(LAB / "wrong" / f"{answer}.py").cells
+    wrong = read_answer(LAB, f"wrong/{answer}").cells
     outputs = lab_outputs("lab01", tmp_path, wrong, last="check_average_gradients")["check_average_gradients"]
     (error,) = errors(outputs)
     assert error.ename == ("RankFailed" if answer == "gathers_all_gradients" else "CheckFailed")
@@ -119,7 +119,7 @@ def test_open_checks_name_the_mistake(cell, line, wrong, words, tmp_path):
 
 @pytest.mark.parametrize(
     ("answer", "factor"),
-    [("", 1), ("right/flat_vector.py", 1), ("right/reduced_to_rank_0.py", 1), ("wrong/sends_float64.py", 2)],
+    [("", 1), ("right/flat_vector", 1), ("right/reduced_to_rank_0", 1), ("wrong/sends_float64", 2)],
 )
 def test_bytes_are_counted_alike_for_every_style(checks, answer, factor):
     on_rank = averaging(of_answer(answer, "average_gradients"))
@@ -128,7 +128,7 @@ def test_bytes_are_counted_alike_for_every_style(checks, answer, factor):
     assert least <= checks.least_bytes(run.timeline, 3) <= least + 3 * checks.BESIDES
 
 
-@pytest.mark.parametrize("answer", ["wrong/gathers_all_gradients.py"])
+@pytest.mark.parametrize("answer", ["wrong/gathers_all_gradients"])
 def test_what_gathers_is_refused(checks, answer):
     on_rank = averaging(of_answer(answer, "average_gradients"))
     with pytest.raises(ws.RankFailed, match="all_gather is not allowed here"):

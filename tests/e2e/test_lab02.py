@@ -40,7 +40,7 @@ def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
 
 
 def test_open_check_tells_who_waits_for_whom_when_all_send_first(tmp_path):
-    wrong = read_answer(LAB / "wrong" / "sends_before_it_receives.py")
+    wrong = read_answer(LAB, "wrong/sends_before_it_receives")
     (error,) = errors(lab_outputs("lab02", tmp_path, {"exchange": wrong.cells["exchange"]})["check_exchange"])
     assert error.ename == "CheckFailed"
     assert "wait for each other: rank 0 waits for rank 1 in send to rank 1" in error.evalue
@@ -56,7 +56,7 @@ def test_open_check_tells_who_waits_for_whom_when_all_send_first(tmp_path):
     ],
 )
 def test_open_checks_name_the_mistake(answer, cell, words, tmp_path):
-    wrong = read_answer(LAB / "wrong" / f"{answer}.py")
+    wrong = read_answer(LAB, f"wrong/{answer}")
     (error,) = errors(lab_outputs("lab02", tmp_path, SOLUTION | wrong.cells)[f"check_{cell}"])
     assert error.ename == "CheckFailed" and words in error.evalue
 

@@ -64,7 +64,7 @@ def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
     ],
 )
 def test_open_check_names_the_cause(tmp_path, answer, check, cause):
-    wrong = read_answer(LAB / "wrong" / f"{answer}.py")
+    wrong = read_answer(LAB, f"wrong/{answer}")
     others = {name for name in CHECKS if name != check}
     (error,) = errors(lab_outputs("lab03", tmp_path, SOLUTION | wrong.cells, without=others)[check])
     assert error.ename == "CheckFailed" and cause in "\n".join(error.traceback)

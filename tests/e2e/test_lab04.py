@@ -31,7 +31,7 @@ def mistaken(tmp_path_factory):
     wrong = {"may_start": "bound_off_by_one", "run_server": "takes_pushes_in_turn"}
     wrong |= {"run_unbounded_server": "takes_pushes_in_turn"}
     wrong |= {"lars_step": "rate_outside_the_velocity", "lamb_step": "keeps_the_corrected_moments"}
-    cells = {name: read_answer(LAB / "wrong" / f"{file}.py").cells[name] for name, file in wrong.items()}
+    cells = {name: read_answer(LAB, f"wrong/{file}").cells[name] for name, file in wrong.items()}
     return lab_outputs("lab04", tmp_path_factory.mktemp("lab04"), SOLUTION | cells)
 
 
@@ -55,14 +55,14 @@ def test_open_checks_pass_with_the_solution_and_show_a_picture_each(solved):
     ],
 )
 def test_open_check_names_the_mistake(tmp_path, answer, check, cause):
-    cells = SOLUTION | read_answer(LAB / "wrong" / f"{answer}.py").cells
+    cells = SOLUTION | read_answer(LAB, f"wrong/{answer}").cells
     others = {title for title in TITLES if title.startswith("check_") and title != check} | {"on_real_ranks"}
     (error,) = errors(lab_outputs("lab04", tmp_path, cells, without=others)[check])
     assert error.ename == "CheckFailed" and cause in "\n".join(error.traceback)
 
 
 def test_open_check_of_a_server_without_first_copies_says_so(tmp_path):
-    cells = SOLUTION | read_answer(LAB / "wrong" / "forgets_the_first_copies.py").cells
+    cells = SOLUTION | read_answer(LAB, "wrong/forgets_the_first_copies").cells
     outputs = lab_outputs("lab04", tmp_path, cells, last="check_run_unbounded_server")["check_run_unbounded_server"]
     assert "a copy that the server owes it: the first one" in stream(outputs)
 

@@ -44,7 +44,7 @@ def headlines(tmp_path, *names):
     """What the open checks say, by name, of an answer with the cells of these wrong ones."""
     cells = dict(SOLUTION)
     for name in names:
-        cells |= read_answer(LAB / "wrong" / f"{name}.py").cells
+        cells |= read_answer(LAB, f"wrong/{name}").cells
     outputs = lab_outputs("lab05", tmp_path, cells, without=("check_orthogonalise", "against_ddp"))
     found = {name: errors(of) for name, of in outputs.items()}
     return {name: f"{of[0].ename} " + "\n".join(of[0].traceback) for name, of in found.items() if of}

@@ -46,7 +46,7 @@ def headlines(tmp_path, *names):
     """What the open checks say, by name, of an answer with the cells of these wrong ones."""
     cells = dict(SOLUTION)
     for name in names:
-        cells |= read_answer(LAB / "wrong" / f"{name}.py").cells
+        cells |= read_answer(LAB, f"wrong/{name}").cells
     outputs = lab_outputs("lab06", tmp_path, cells, without=("trained_in_float16",))
     found = {name: errors(of) for name, of in outputs.items()}
     said = {name: f"{of[0].ename} " + "\n".join(of[0].traceback) for name, of in found.items() if of}

@@ -70,7 +70,7 @@ def test_the_last_cell_compares_the_modes(completed):
     ],
 )
 def test_open_check_names_the_cause(answer, check, cause):
-    said = " ".join(message("lab08", SOLUTION | read_answer(LAB / "wrong" / f"{answer}.py").cells, check).split())
+    said = " ".join(message("lab08", SOLUTION | read_answer(LAB, f"wrong/{answer}").cells, check).split())
     assert said.startswith("CheckFailed") and cause in said
 
 

@@ -73,7 +73,7 @@ def test_the_last_cell_compares_the_schedules(solved):
     ],
 )
 def test_open_check_names_the_cause(answer, check, cause):
-    said = " ".join(message("lab09", SOLUTION | read_answer(LAB / "wrong" / f"{answer}.py").cells, check).split())
+    said = " ".join(message("lab09", SOLUTION | read_answer(LAB, f"wrong/{answer}").cells, check).split())
     assert cause in said
 
 

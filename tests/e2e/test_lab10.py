@@ -141,7 +141,7 @@ def module_of(path):
     ],
 )
 def test_open_check_names_the_cause(answer, check, cause):
-    said = " ".join(message("lab10", SOLUTION | read_answer(LAB / "wrong" / f"{answer}.py").cells, check).split())
+    said = " ".join(message("lab10", SOLUTION | read_answer(LAB, f"wrong/{answer}").cells, check).split())
     assert cause in said
 
 

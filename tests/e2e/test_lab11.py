@@ -70,7 +70,7 @@ def test_the_report_has_the_numbers_of_its_program(solved):
     ],
 )
 def test_open_check_names_the_cause(answer, check, cause):
-    said = " ".join(message("lab11", SOLUTION | read_answer(LAB / "wrong" / f"{answer}.py").cells, check).split())
+    said = " ".join(message("lab11", SOLUTION | read_answer(LAB, f"wrong/{answer}").cells, check).split())
     assert cause in said
 
 

@@ -48,7 +48,7 @@ def test_open_checks_pass_with_the_solution(solved):
     ],
 )
 def test_open_check_names_the_cause(answer, check, cause):
-    said = " ".join(message("lab12", SOLUTION | read_answer(LAB / "wrong" / f"{answer}.py").cells, check).split())
+    said = " ".join(message("lab12", SOLUTION | read_answer(LAB, f"wrong/{answer}").cells, check).split())
     assert cause in said
 
 

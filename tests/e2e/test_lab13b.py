@@ -42,5 +42,5 @@ def test_open_checks_pass_with_the_solution_and_the_curves_agree(tmp_path):
     ],
 )
 def test_open_check_names_the_cause(answer, check, cause):
-    said = " ".join(message("lab13b", SOLUTION | read_answer(LAB / "wrong" / f"{answer}.py").cells, check).split())
+    said = " ".join(message("lab13b", SOLUTION | read_answer(LAB, f"wrong/{answer}").cells, check).split())
     assert cause in said

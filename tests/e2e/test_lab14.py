@@ -65,7 +65,7 @@ def test_this_machine_is_drawn_with_the_students_fits_and_its_runs_are_beside_pr
     ],
 )
 def test_open_check_names_the_cause(answer, check, cause):
-    said = " ".join(message("lab14", SOLUTION | read_answer(LAB / "wrong" / f"{answer}.py").cells, check).split())
+    said = " ".join(message("lab14", SOLUTION | read_answer(LAB, f"wrong/{answer}").cells, check).split())
     assert cause in said
 
 

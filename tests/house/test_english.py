@@ -22,6 +22,7 @@ READ = (
     ),
     "worldsize",
 )
+SUFFIXES = (".diff", ".j2", ".md", ".py", ".toml")
 THIRD_PERSON = "Adds|Gives|Joins|Keeps|Lets|Makes|Passes|Puts|Raises|Refuses|Removes|Returns|Sends|Takes|Writes"
 TELL_APART = r"[\s_]+(?:\w+[\s_]+){0,4}?(?:apart|from|the[\s_]+difference)(?![a-z])"
 ADVICE = {
@@ -49,10 +50,10 @@ def bad_english(root: Path) -> list[str]:
     found = []
     for path in committed(root):
         name = path.relative_to(root).as_posix()
-        if name.startswith(READ) and path.suffix in (".j2", ".md", ".py", ".toml") and path.name != Path(__file__).name:
+        if name.startswith(READ) and path.suffix in SUFFIXES and path.name != Path(__file__).name:
             text = path.read_text(encoding="utf-8")
             # a sentence goes on in the next line of a comment or a string; the length stays, for the line's number
-            joined = re.sub(r"\n[ #]*", lambda gap: " " * len(gap[0]), text)
+            joined = re.sub(r"\n[ #+]*", lambda gap: " " * len(gap[0]), text)
             for pattern, advice in PATTERNS.items():
                 for match in pattern.finditer(joined):
                     line = text.count("\n", 0, match.end()) + 1

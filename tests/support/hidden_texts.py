@@ -9,6 +9,7 @@ from pathlib import Path
 
 from repository import ROOT
 
+from autograder.authoring.known_answers import KINDS, read_known_answers
 from autograder.authoring.programs import authored
 from autograder.authoring.scripts import Cell, parse, split_solution
 from autograder.course import notebook_of
@@ -91,8 +92,10 @@ def hidden_lines() -> set[str]:
     open_text = "\n".join(given for given, _ in cells)
     found = {line for _, solution in cells for line in long_lines(solution)}
     for lab in labs():
-        for path in (lab / "checks.py", *lab.glob("wrong/**/*.py"), *lab.glob("right/**/*.py")):
-            found |= long_lines(path.read_text(encoding="utf-8"))
+        answers = [path.read_text(encoding="utf-8") for kind in KINDS for path in lab.glob(f"{kind}/*.*")]
+        answers += [source for answer in read_known_answers(lab) for source in answer.cells.values()]  # hunks applied
+        for text in ((lab / "checks.py").read_text(encoding="utf-8"), *answers):
+            found |= long_lines(text)
     taught = (ROOT / "weeks/week14_capstone.py").read_text(encoding="utf-8")  # project 3 and the report start from it
     open_text += "\n".join(line for line in _of_the_capstone() if line in taught)
     return {line for line in found - ANYBODYS if line not in open_text and not line.startswith(("from ", "import "))}

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
-from autograder.authoring.known_answers import read_answer, solution_cells
+from autograder.authoring.known_answers import read_known_answers, solution_cells
 
 ONES_OWN_WAY = (0.15, 0.6)  # at how many of the places where there is a choice a student writes it otherwise
 _TORCHS = {"data", "grad", "requires_grad"}  # attributes that are assigned, and that no copy can rename
@@ -25,7 +25,7 @@ def pool(lab: Path) -> dict[str, list[str]]:
     """Every known answer to each cell of a lab that is Python, the solution's first."""
     found: dict[str, list[str]] = defaultdict(list)
     answers = [solution_cells(lab / f"{lab.name}.py")]
-    answers += [read_answer(path).cells for kind in ("right", "wrong") for path in sorted((lab / kind).glob("*.py"))]
+    answers += [answer.cells for answer in read_known_answers(lab)]
     for cells in answers:
         for name, source in cells.items():
             if _is_code(source) and source not in found[name]:

@@ -9,7 +9,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from autograder.authoring.known_answers import read_answer
+from autograder.authoring.known_answers import answer_path, read_answer
 from autograder.grading import verify
 from autograder.judging.report import CheckResult
 
@@ -24,8 +24,8 @@ class FailedCheat(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         lab, name, check = self.arguments
-        answer = ROOT / "solutions" / lab / "wrong" / f"{name}.py"
-        self.env.note_dependency(answer)
+        folder = ROOT / "solutions" / lab
+        self.env.note_dependency(answer_path(folder, f"wrong/{name}"))
         case = next(one for one in verify.cases(ROOT, lab) if one.name == f"wrong/{name}")
         (finding,) = verify.verify(ROOT, [case], seed=_SEED, use_kept=True)
         if finding.problems:
@@ -33,7 +33,7 @@ class FailedCheat(SphinxDirective):
         report = finding.report
         (result,) = (one for one in report.checks if one.name == check)
         score = f"{report.score:g} of {report.max_score:g} points"
-        return [_told(read_answer(answer).about, score, result)]
+        return [_told(read_answer(folder, f"wrong/{name}").about, score, result)]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
