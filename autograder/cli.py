@@ -111,23 +111,14 @@ def verify(
         int | None,
         typer.Option(help="Seed for the inputs of the checks; derived from the commit's hash by default."),
     ] = None,
-    reach: Annotated[
-        bool,
-        typer.Option(
-            "--reach",
-            help="Faster: run on each answer only the checks whose result it can change. Applies to labs listed in "
-            "solutions/proven.json; a run without --reach adds labs to that list.",
-        ),
-    ] = False,
     sample: Annotated[
-        bool,
+        int | None,
         typer.Option(
-            "--sample",
-            help="Faster still, with --reach: of labs whose checks and answers are as solutions/proven.json has them, "
-            "grade only the solution and a fifth, another for each commit, of the right answers, the cheating ones "
-            "and, for each check, one that fails it and little else.",
+            min=1,
+            help="Of each lab, grade only the solution, the untouched notebook and about so many other answers, "
+            "different ones for a different commit.",
         ),
-    ] = False,
+    ] = None,
     again: Annotated[
         bool,
         typer.Option("--again", help="Grade even answers with a kept result again; so do --seed and --seeds."),
@@ -136,8 +127,7 @@ def verify(
         int,
         typer.Option(
             min=1,
-            help="Grade each answer on so many draws of all inputs, after the first as with --reach, and fail where "
-            "points depend on the draw.",
+            help="Grade each answer on so many draws of all inputs, and fail where points depend on the draw.",
         ),
     ] = 1,
 ) -> None:
@@ -153,17 +143,15 @@ def verify(
         for lab in names:
             bank.refuse_absent_packages(root, lab)
     known = [case for lab in names for case in bank.cases(root, lab)]
-    if sample:
-        num_all, known = len(known), bank.sample(root, known)
-        console.print(f"{len(known)} of {num_all} answers; the others are as they were proven")
+    if sample is not None:
+        num_all, known = len(known), bank.sample(root, known, sample)
+        console.print(f"{len(known)} of {num_all} answers; other commits take others")
     use_kept, first = not again and seed is None and seeds == 1, bank.commit_seed(root) if seed is None else seed
     found: list[Finding] = []
     for drawn in range(first, first + seeds):
         console.print(f"inputs drawn with --seed {drawn}")
-        asked = bank.verify(root, known, jobs, drawn, by_reach=reach or drawn > first, use_kept=use_kept)
-        of_draw = list(track(asked, total=len(known), console=console, description="Grading"))
-        bank.note_proven(root, of_draw)
-        found += of_draw
+        asked = bank.verify(root, known, jobs, drawn, use_kept=use_kept)
+        found += track(asked, total=len(known), console=console, description="Grading")
     found.sort(key=lambda finding: known.index(finding.case))
     _show_findings(found)
     wrong, unlike = [finding for finding in found if finding.problems], bank.unlike_draws(found)
@@ -219,15 +207,10 @@ def _show_findings(found: Sequence[Finding]) -> None:
 
 
 def _pairs(findings: Sequence[Finding]) -> str:
-    """How many checks of answers were run now, and why the others were not."""
+    """How many checks of answers were run now, and how many earlier."""
     num_all = sum(len(one.report.checks) for one in findings)
     num_kept = sum(len(one.report.checks) for one in findings if one.is_kept)
-    num_tried = sum(one.num_judged for one in findings if not one.is_kept)
-    num_beyond = num_all - num_kept - num_tried
-    return (
-        f"{num_all} checks of answers: {num_tried} run now, {num_beyond} skipped because the answer cannot affect "
-        f"them, {num_kept} taken from earlier runs."
-    )
+    return f"{num_all} checks of answers: {num_all - num_kept} run now, {num_kept} taken from earlier runs."
 
 
 @app.command()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,11 +24,9 @@ from autograder.authoring.known_answers import compose, read_known_answers, solv
 from autograder.authoring.needs import needs_of, refuse_absent
 from autograder.course import has_real_jobs, is_project, notebook_of, open_course
 from autograder.files import file_sha256, write_whole
-from autograder.grading import proven
 from autograder.grading.audit_log import engine_sha256
 from autograder.grading.engines import LocalPool
 from autograder.grading.preprocessor import Grade
-from autograder.grading.reach import reach
 from autograder.judging.report import Outcome, Report
 from autograder.submissions.student_code import given_imports, student_cells
 
@@ -54,28 +53,14 @@ class Case:
             return f"{max_score:g}"
         return f"{self.score:g}" if self.most_score in (None, self.score) else f"{self.score:g} to {self.most_score:g}"
 
-    @property
-    def is_solution(self) -> bool:
-        """True for the lab's own solution."""
-        return self.name == "solution"
-
-    @property
-    def is_judged_whole(self) -> bool:
-        """True where every check is run, whatever it can reach: the solution, the untouched notebook, and cheating."""
-        return self.name in ("solution", "untouched") or self.name.startswith("wrong/cheat")
-
 
 @dataclass(frozen=True)
 class Finding:
-    """How a case was graded, and what is wrong with that, if anything.
-
-    `num_judged` of its checks were tried on it; the others have the solution's results.
-    """
+    """How a case was graded, and what is wrong with that, if anything."""
 
     case: Case
     report: Report
     problems: list[str]
-    num_judged: int
     is_kept: bool = False
 
     def describe(self) -> str:
@@ -139,86 +124,34 @@ def solution_of(root: Path, lab: str) -> Case:
 
 
 def verify(
-    root: Path,
-    cases: list[Case],
-    jobs: int | None = None,
-    seed: int | None = None,
-    *,
-    by_reach: bool = False,
-    use_kept: bool = False,
+    root: Path, cases: list[Case], jobs: int | None = None, seed: int | None = None, *, use_kept: bool = False
 ) -> Iterator[Finding]:
     """A finding for every case, as they arrive: those of labs side by side, then those with real jobs one at a time.
 
-    Inputs are drawn from `seed`; by default from a fresh one for each case, as for a submission. With `by_reach` an
-    answer is judged by the checks that can tell it from the solution; the others count as for the solution, judged on
-    the same inputs. That is enough only where the lab's checks are proven as they are now. With `use_kept` a case of
-    which a good finding is kept is not judged again.
+    Inputs are drawn from `seed`; by default from a fresh one for each case, as for a submission. With `use_kept` a case
+    of which a good finding is kept is not judged again.
     """
-    proven = {lab for lab in {case.lab for case in cases} if by_reach and is_proven(root, lab)}
-    kept = [found for case in cases if use_kept and (found := _kept(root, case, case.lab in proven))]
+    kept = [finding for case in cases if use_kept and (finding := _kept(root, case))]
     yield from kept
-    known = [found.case for found in kept]
+    known = [finding.case for finding in kept]
     left = [case for case in cases if case not in known]
     timed = [case for case in left if has_real_jobs(case.lab)]
-    others = sorted((case for case in left if case not in timed), key=lambda case: case.is_judged_whole, reverse=True)
+    others = [case for case in left if case not in timed]
     for these, num_at_once in ((others, jobs or os.cpu_count()), (timed, 1)):
         with ThreadPoolExecutor(num_at_once) as pool:
-            labs = sorted({case.lab for case in these if case.lab in proven and not case.is_judged_whole})
-            solutions = {lab: pool.submit(try_case, root, solution_of(root, lab), seed) for lab in labs}
-            asked = [
-                solutions[case.lab]
-                if case.is_solution and case.lab in solutions
-                else pool.submit(_try, root, case, solutions.get(case.lab), seed)
-                for case in these
-            ]
+            asked = [pool.submit(try_case, root, case, seed) for case in these]
             try:
                 for done in as_completed(asked):
                     yield _keep(root, done.result())
             finally:  # an interrupt would otherwise wait for all of them
-                for one in (*asked, *solutions.values()):
-                    one.cancel()
-
-
-def _try(root: Path, case: Case, solution: Future[Finding] | None, seed: int | None) -> Finding:
-    if solution is None or case.is_judged_whole:
-        return try_case(root, case, seed)
-    return _try_by_reach(root, case, solution.result())
+                for future in asked:
+                    future.cancel()
 
 
 def try_case(root: Path, case: Case, seed: int | None = None) -> Finding:
     """The finding for one case, graded as a submission would be, on inputs drawn from `seed` or a fresh one."""
     report = _judge(root, case, seed)
-    return Finding(case, report, list(_problems(case, report)), len(report.checks))
-
-
-def _try_by_reach(root: Path, case: Case, solution: Finding) -> Finding:
-    """The finding for one case, with the solution's results for checks that cannot tell it from the solution."""
-    seed, proven = solution.report.seed, {check.name: check for check in solution.report.checks}
-    reached = None if solution.problems else _reached(root, case, solution.case, set(proven))
-    if reached is None or reached == proven.keys():
-        return try_case(root, case, seed)
-    report = _judge(root, case, seed, reached) if reached else solution.report.model_copy(update={"duration_s": 0.0})
-    own = {check.name: check for check in report.checks} if reached else {}
-    if own.keys() != reached or _has_cost_others(report, solution.report, _limits(root, case.lab)["total_s"]):
-        return try_case(root, case, seed)
-    whole = report.model_copy(update={"checks": [own.get(name, check) for name, check in proven.items()]})
-    return Finding(case, whole, list(_problems(case, whole)), len(own))
-
-
-def _has_cost_others(report: Report, solution: Report, total_s: float) -> bool:
-    """True where a check took so long, or ended so badly, that those tried after it may have had too little time."""
-    if any(check.outcome in (Outcome.HUNG, Outcome.TIME_LIMIT) for check in report.checks):
-        return True
-    return report.duration_s + solution.duration_s > total_s
-
-
-def _reached(root: Path, case: Case, solution: Case, checks: set[str]) -> set[str] | None:
-    """The checks that can tell a case from the solution; None for all."""
-    before, after = (_submitted(root, one) for one in (solution, case))
-    if before.programs != after.programs:
-        return None
-    source = (root / "solutions" / case.lab / "checks.py").read_text(encoding="utf-8")
-    return reach(source, checks, before.cells, after.cells)
+    return Finding(case, report, list(_problems(case, report)))
 
 
 @dataclass(frozen=True)
@@ -244,7 +177,7 @@ def _submitted(root: Path, case: Case) -> _Submitted:
     )
 
 
-def _judge(root: Path, case: Case, seed: int | None, only: set[str] | None = None) -> Report:
+def _judge(root: Path, case: Case, seed: int | None) -> Report:
     given = _submitted(root, case)
     return _place(root, case.lab).judge(
         root / "solutions" / case.lab / "checks.py",
@@ -253,7 +186,6 @@ def _judge(root: Path, case: Case, seed: int | None, only: set[str] | None = Non
         programs=given.programs,
         references=given.references,
         seed=seed,
-        only=only,
         **_limits(root, case.lab),
     )
 
@@ -263,25 +195,22 @@ class _Kept(BaseModel):
 
     fingerprint: str
     report: Report
-    num_judged: int
 
 
-def _kept(root: Path, case: Case, by_reach: bool) -> Finding | None:
+def _kept(root: Path, case: Case) -> Finding | None:
     try:
         found = _Kept.model_validate_json(_kept_path(root, case).read_bytes())
     except (OSError, ValidationError):
         return None
-    is_enough = by_reach or found.num_judged == len(found.report.checks)
-    if not is_enough or found.fingerprint != _fingerprint(root, case):
+    if found.fingerprint != _fingerprint(root, case):
         return None
-    return Finding(case, found.report, [], found.num_judged, is_kept=True)
+    return Finding(case, found.report, [], is_kept=True)
 
 
 def _keep(root: Path, finding: Finding) -> Finding:
     """The finding, kept where it has no problems and does not depend on this machine's speed."""
     if not finding.problems and not is_project(finding.case.lab):
-        fingerprint = _fingerprint(root, finding.case)
-        kept = _Kept(fingerprint=fingerprint, report=finding.report, num_judged=finding.num_judged)
+        kept = _Kept(fingerprint=_fingerprint(root, finding.case), report=finding.report)
         write_whole(_kept_path(root, finding.case), kept.model_dump_json())
     return finding
 
@@ -298,58 +227,20 @@ def _fingerprint(root: Path, case: Case) -> str:
     return hashlib.sha256(repr(basis).encode()).hexdigest()
 
 
-def is_proven(root: Path, lab: str) -> bool:
-    """True where every known answer of the lab was once judged by all checks, written as they are now."""
-    proof = proven.read(root).get(lab)
-    return proof is not None and proof.checks == _checks_sha256(root, lab)
+def sample(root: Path, cases: Sequence[Case], size: int) -> list[Case]:
+    """The solution and the untouched notebook of each lab, and about `size` of its other answers.
 
-
-def sample(root: Path, cases: Sequence[Case]) -> list[Case]:
-    """The cases without most of those that can only show a change of the grader, not of a lab.
-
-    Of a lab whose checks and known answers are as they were proven there remain its solution, the untouched notebook
-    and a fifth of the answers that say most, another fifth for another commit: the right ones, the cheating ones, and
-    those that fail a check and the fewest others.
+    The others are a different part for a different commit, so that many commits cover the bank.
     """
-    proofs = {lab: proof for lab, proof in proven.read(root).items() if is_proven(root, lab)}
-    narrowest = {lab: proof.narrowest for lab, proof in proofs.items() if proof.answers == _answers_sha256(root, lab)}
-    known = [case for case in cases if case.lab in narrowest and case.name not in ("solution", "untouched")]
-    telling = [one for one in known if one.is_judged_whole or one.score is None or one.name in narrowest[one.lab]]
-    fifth = telling[commit_seed(root) % 5 :: 5]
-    return [case for case in cases if case not in known or case in fifth]
-
-
-def note_proven(root: Path, findings: Sequence[Finding]) -> None:
-    """Record the labs of which these findings show every known answer as declared, by all checks or by proven ones."""
-    proofs = proven.read(root)
-    for lab in {one.case.lab for one in findings}:
-        own = [one for one in findings if one.case.lab == lab]
-        is_whole = all(one.num_judged == len(one.report.checks) for one in own)
-        are_all = {one.case.name for one in own} == {case.name for case in cases(root, lab)}
-        if are_all and not any(one.problems for one in own) and (is_whole or is_proven(root, lab)):
-            proofs[lab] = _proof(root, lab, own)
-    if proofs != proven.read(root):
-        proven.write(root, proofs)
-
-
-def _proof(root: Path, lab: str, findings: Sequence[Finding]) -> proven.Proof:
-    failed = {
-        one.case.name: {check.name for check in one.report.checks if check.earned < check.points}
-        for one in findings
-        if one.case.score is not None and one.case.name != "untouched"
-    }
-    checks, answers = _checks_sha256(root, lab) or "", _answers_sha256(root, lab)
-    return proven.Proof(checks=checks, answers=answers, narrowest=proven.narrowest(failed))
-
-
-def _answers_sha256(root: Path, lab: str) -> str:
-    """A hash of the lab's known answers as the judge receives them, and of what each must get."""
-    basis = [(case, _submitted(root, case)) for case in cases(root, lab)]
-    return hashlib.sha256(repr(basis).encode()).hexdigest()
-
-
-def _checks_sha256(root: Path, lab: str) -> str | None:
-    return file_sha256(root / "solutions" / lab / "checks.py")
+    chosen, seed = [], commit_seed(root)
+    for lab in dict.fromkeys(case.lab for case in cases):
+        always, others = [], []
+        for case in cases:
+            if case.lab == lab:
+                (always if case.name in ("solution", "untouched") else others).append(case)
+        num_parts = max(math.ceil(len(others) / size), 1)
+        chosen += always + others[seed % num_parts :: num_parts]
+    return chosen
 
 
 def commit_seed(root: Path) -> int:
