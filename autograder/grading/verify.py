@@ -177,7 +177,8 @@ def _submitted(root: Path, case: Case) -> _Submitted:
     )
 
 
-def _judge(root: Path, case: Case, seed: int | None) -> Report:
+def _judge(root: Path, case: Case, seed: int | None, only: set[str] | None = None) -> Report:
+    """The report on a case, by these checks or by all."""
     given = _submitted(root, case)
     return _place(root, case.lab).judge(
         root / "solutions" / case.lab / "checks.py",
@@ -186,6 +187,7 @@ def _judge(root: Path, case: Case, seed: int | None) -> Report:
         programs=given.programs,
         references=given.references,
         seed=seed,
+        only=only,
         **_limits(root, case.lab),
     )
 
