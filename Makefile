@@ -69,10 +69,10 @@ sample: setup  ## grade known answers as CI does: of each lab a few, different o
 verify: setup  ## grade every known answer of every lab, right, wrong and cheating, on five draws of all inputs
 	@$(BIN)/autograder verify --seeds 5
 
-project: setup  ## grade every known answer of labs 12 and 13a and the projects, one at a time; their speed counts
+project: setup  ## grade every known answer of the labs and projects with real jobs, one at a time
 	@$(INSTALL) -c constraints.txt -e '.[ray]'
-	@$(BIN)/autograder verify lab12 lab13a project1 project2 project3
-	@$(BIN)/python -m pytest -n 0 -m 'ray and nightly' --nightly tests/e2e/test_lab13a.py
+	@$(BIN)/autograder verify --real-jobs
+	@$(BIN)/python -m pytest -n 0 -m 'ray and nightly' --nightly
 
 lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 	@$(BIN)/ruff check .

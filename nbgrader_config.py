@@ -56,11 +56,6 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.OverwriteCells.add_missing_cells = True
-# a project is trained many times over: as often as its hidden checks ask, and by torchrun, which takes seconds to start
-c.Grade.call_s_of = {"lab12": 60, "lab13a": 900, "lab14": 60, "project1": 90, "project2": 90, "project3": 120}
-c.Grade.total_s_of = {"lab12": 600, "lab13a": 3600, "lab14": 300, "project1": 900, "project2": 900, "project3": 900}
-# the daemons of one Ray cluster start hundreds of threads
-c.Grade.limits_of = {"lab13a": {"num_processes": 4096}}
 
 # the exchange: with a project's programs, and no student's file stops the others'
 c.ExchangeFactory.release_assignment = "autograder.nbgrader.Release"

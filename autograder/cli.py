@@ -99,10 +99,7 @@ def release(
 def verify(
     labs: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Labs or projects to verify, such as lab01; by default all but those with real jobs: lab12, lab13a, "
-            "and the projects."
-        ),
+        typer.Argument(help="Labs or projects to verify, by name; by default all except those with real jobs."),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="How many answers to grade at once; one per core by default.")
@@ -119,6 +116,10 @@ def verify(
             "different ones for a different commit.",
         ),
     ] = None,
+    real_jobs: Annotated[
+        bool,
+        typer.Option("--real-jobs", help="Where none are named, verify the labs and projects with real jobs instead."),
+    ] = False,
     again: Annotated[
         bool,
         typer.Option("--again", help="Grade even answers with a kept result again; so do --seed and --seeds."),
@@ -133,13 +134,13 @@ def verify(
 ) -> None:
     """Grade every known answer of a lab and compare with the score that it declares."""
     from autograder.authoring import notebooks as builder
-    from autograder.course import find_root, has_real_jobs
+    from autograder.course import find_root, lab_settings
     from autograder.grading import verify as bank
 
     with exit_on_value_error():
         root = find_root(Path.cwd())
-        all_names = [path.parent.name for path in builder.find_sources(root).labs]
-        names = labs or [name for name in all_names if not has_real_jobs(name)]
+        sources = [path.parent for path in builder.find_sources(root).labs]
+        names = labs or [one.name for one in sources if lab_settings(one).has_real_jobs == real_jobs]
         for lab in names:
             bank.refuse_absent_packages(root, lab)
     known = [case for lab in names for case in bank.cases(root, lab)]
@@ -234,7 +235,7 @@ def grade(
 
     An interrupted run resumes where it stopped.
     """
-    from autograder.course import find_root, is_project, open_course
+    from autograder.course import find_root, lab_settings, open_course, source_of
     from autograder.grading.classroom import enter, judge_class, refuse_stock_grading, refuse_unknown
     from autograder.grading.engines import open_engine
     from autograder.grading.lab import Lab
@@ -245,10 +246,11 @@ def grade(
         if allow_untrusted:
             coursedir.config.Grade.allow_untrusted = True
         settings = Grade(config=coursedir.config)
-        course = Lab(coursedir, lab, settings.limits(lab))
+        source = source_of(coursedir, lab)
+        course = Lab(coursedir, lab, settings.limits(source))
         refuse_stock_grading(coursedir)
         names, done = course.named(students or ()), course.refused(students or ())
-        place = open_engine(engine.value, jobs, settings.num_gpus.get(lab, 0), is_project(lab))
+        place = open_engine(engine.value, jobs, settings.gpus(source), lab_settings(source).is_timed)
         refuse_unknown(course)
     judged = track(judge_class(course, names, place, again), "Grading", len(names), console=console)
     num_refused = len(done)
@@ -370,7 +372,7 @@ def export(
     assignment: Annotated[list[str] | None, typer.Option(help="Assignments to export; all by default.")] = None,
     to: Annotated[Path | None, typer.Option(help="The file to write; for gradescope a folder.")] = None,
     rename: Annotated[
-        list[str] | None, typer.Option(help="An assignment's name in the other system: 'lab01=Lab 1 (4711)'.")
+        list[str] | None, typer.Option(help="An assignment's name in the other system, such as 'lab01=Lab 1 (4711)'.")
     ] = None,
 ) -> None:
     """Write the gradebook's scores for another system; only where they are final."""
@@ -393,7 +395,8 @@ def passback(
     assignment: Annotated[list[str] | None, typer.Option(help="Assignments to send; all by default.")] = None,
     settings: Annotated[Path | None, typer.Option(help="What this course and the LMS know of each other.")] = None,
     rename: Annotated[
-        list[str] | None, typer.Option(help="The title of a new column: 'lab01=Lab 1'; its name here by default.")
+        list[str] | None,
+        typer.Option(help="The title of a new column, such as 'lab01=Lab 1'; its name here by default."),
     ] = None,
 ) -> None:
     """Send the gradebook's scores to an LMS over LTI 1.3; only where they are final."""
@@ -512,8 +515,10 @@ def _replay(coursedir: CourseDirectory, entries: list[Entry], number: int) -> bo
 
 @app.command()
 def demo(
-    week: Annotated[str, typer.Option(help="The week to execute.")] = "week01",
-    lab: Annotated[str, typer.Option(help="The lab whose sample class to grade.")] = "lab01",
+    week: Annotated[str | None, typer.Option(help="The week to execute; the first by default.")] = None,
+    lab: Annotated[
+        str | None, typer.Option(help="The lab whose sample class to grade; the first that has one by default.")
+    ] = None,
 ) -> None:
     """Execute a week, grade a sample class, and write build/demo/index.html about both."""
     from autograder import demo as show

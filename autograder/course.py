@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from nbgrader.apps.baseapp import NbGrader
 from nbgrader.coursedir import CourseDirectory
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from traitlets.config import Config, Configurable
 
 
@@ -51,12 +54,16 @@ def graded_files(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str,
     name = names["notebook"] + ".ipynb"
     submitted = coursedir.format_path(coursedir.submitted_directory, names["student"], names["assignment"])
     release = coursedir.format_path(coursedir.release_directory, ".", names["assignment"])
-    source = coursedir.format_path(coursedir.source_directory, ".", names["assignment"])
     return {
         "submission": handed_in(Path(submitted), names["notebook"]),
         "release": Path(release, name),
-        "checks": hidden(Path(source)),
+        "checks": hidden(source_of(coursedir, names["assignment"])),
     }
+
+
+def source_of(coursedir: CourseDirectory, assignment: str) -> Path:
+    """The folder of an assignment's solution, hidden checks and settings."""
+    return Path(coursedir.format_path(coursedir.source_directory, ".", assignment))
 
 
 def programs_of(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str, Path]:
@@ -96,13 +103,53 @@ def other_notebooks(folder: Path, name: str) -> list[Path]:
 
 
 def is_project(assignment: str) -> bool:
-    """True where speed is graded, so that two submissions must never share cores."""
+    """True for an assignment of a report and programs; its name says so."""
     return assignment.startswith("project")
 
 
-def has_real_jobs(assignment: str) -> bool:
-    """True where submissions are judged by real jobs, up to a minute each; `make project` grades their answers."""
-    return is_project(assignment) or assignment.startswith(("lab12", "lab13a"))
+SETTINGS = "lab.toml"  # beside the solution of a lab that needs other settings than usual
+
+
+class LabSettings(BaseModel):
+    """What judging the submissions to one lab takes, and whose they are.
+
+    A project has real jobs, is timed and has teams, unless its file says otherwise.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    call_s: float | None = Field(default=None, gt=0)  # seconds of one run of student code; None: as for every lab
+    total_s: float | None = Field(default=None, gt=0)  # of all runs of one submission
+    limits: dict[str, Any] = {}  # of the sandbox, where the lab needs others than usual
+    num_gpus: float = Field(default=0, ge=0)  # for judging one submission
+    has_real_jobs: bool = False  # judged by jobs of up to a minute; `autograder verify --real-jobs` takes its answers
+    is_timed: bool = False  # speed is graded, so submissions never share cores
+    has_teams: bool = False
+
+
+def lab_settings(source: Path) -> LabSettings:
+    """The settings of the lab whose solution is in this folder.
+
+    Raises:
+        ValueError: its file cannot be read, or has a key that is unknown or a value that is not possible.
+    """
+    path, shown = source / SETTINGS, f"{source.name}/{SETTINGS}"
+    kind = dict.fromkeys(("has_real_jobs", "is_timed", "has_teams"), is_project(source.name))
+    try:
+        own = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return LabSettings.model_validate(kind | own)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{shown} cannot be read: {error}") from None
+    except ValidationError as error:
+        raise ValueError("\n".join(f"{shown}: {_described(problem)}" for problem in error.errors())) from None
+
+
+def _described(problem: Any) -> str:
+    """A problem that pydantic found: the key, and what would be right."""
+    key = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        return f"there is no key {key}; a lab can set {', '.join(LabSettings.model_fields)}."
+    return f"{key} is {problem['input']!r}: {problem['msg']}."
 
 
 def beside(released_folder: Path) -> list[str]:

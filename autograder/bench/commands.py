@@ -296,14 +296,14 @@ def _batch(
     name: str, submissions: Path | None, out: Path | None, settings: Settings, is_graded: bool, allow_untrusted: bool
 ) -> Batch:
     from autograder.bench.batch import Batch, HandedIn
-    from autograder.course import find_root, open_course
+    from autograder.course import find_root, open_course, source_of
     from autograder.grading.preprocessor import Grade
 
     root = find_root(Path.cwd())
     coursedir = open_course(root)
     if allow_untrusted:
         coursedir.config.Grade.allow_untrusted = True
-    limits = Grade(config=coursedir.config).limits(name)
+    limits = Grade(config=coursedir.config).limits(source_of(coursedir, name))
     place = submissions or Path(coursedir.format_path(coursedir.submitted_directory, "", "")).absolute()
     lab = HandedIn(coursedir, name, limits, submissions=place, kept_in=out or root / OUT / name)
     batch = Batch(lab, settings, is_graded)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from autograder.authoring.known_answers import compose, read_answer, solution_cells
-from autograder.authoring.notebooks import notebook, render
+from autograder.authoring.notebooks import find_sources, notebook, render
 from autograder.authoring.scripts import parse
 from autograder.demo.first_look import SCRIPT, Cheat, Look, cheat, looks
 from autograder.demo.steps import Steps, program, progress, run
@@ -26,6 +26,7 @@ from autograder.grading.exports import Standing
 from autograder.judging.report import RECORD, Report
 from worldsize.pages import FormulasToMathML, OfflineHTMLExporter
 
+_CLASS = "sample_class.toml"
 _NBGRADER = {
     "generate_assignment {} --force": "release the lab",
     "autograde {}": "judge each submission in the sandbox",
@@ -46,8 +47,10 @@ class Submission:
     feedback: str
 
 
-def demo(root: Path, week: str, lab: str, console: Console) -> Path:
-    """The page that shows the first look, a week executed and the lab's sample class graded, below `build/demo`.
+def demo(root: Path, week: str | None, lab: str | None, console: Console) -> Path:
+    """The page that shows the first look, a week executed and a lab's sample class graded, below `build/demo`.
+
+    By default it is the first week, and the first lab that has a sample class.
 
     Raises:
         StepFailed: one of the commands behind it failed.
@@ -55,6 +58,9 @@ def demo(root: Path, week: str, lab: str, console: Console) -> Path:
     folder = root / "build" / "demo"
     shutil.rmtree(folder, ignore_errors=True)
     course, logs = folder / "course", folder / "logs"
+    sources = find_sources(root)
+    week = week or sources.weeks[0].name.partition("_")[0]
+    lab = lab or next(path.parent.name for path in sources.labs if (path.parent / _CLASS).is_file())
     steps = Steps(console, num_steps=7)
     with steps.step("run a ring on emulated GPUs, and a program on 16,384 of them on paper"):
         source = _first_look(root, folder / "first_look")
@@ -115,7 +121,7 @@ def _hand_in(root: Path, lab: str, course: Path) -> list[dict[str, Any]]:
     shutil.copy(root / "nbgrader_config.py", course)
     release = nbformat.read(root / "labs" / lab / f"{lab}.ipynb", as_version=4)
     solution = solution_cells(folder / f"{lab}.py")
-    students = tomllib.loads((folder / "sample_class.toml").read_text(encoding="utf-8"))["student"]
+    students = tomllib.loads((folder / _CLASS).read_text(encoding="utf-8"))["student"]
     for student in students:
         name = student["answer"]
         cells = solution if name == "solution" else solution | read_answer(folder, name).cells

@@ -18,7 +18,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
 from traitlets import Bool, Dict, Float, Unicode
 
-from autograder.course import beside, coursedir_of, handed_in, notebook_of
+from autograder.course import SETTINGS, beside, coursedir_of, handed_in, lab_settings, notebook_of, source_of
 from autograder.feedback import check_results
 from autograder.grading import audit_log, no_kernel
 from autograder.grading.audit_log import Limits
@@ -85,41 +85,47 @@ class Grade(NbGraderPreprocessor):
     call_s = Float(15, help="Seconds that one run of student code may take.").tag(config=True)
     total_s = Float(120, help="Seconds that all runs of one submission may take together.").tag(config=True)
     call_s_of = Dict(
-        key_trait=Unicode(), value_trait=Float(min=0), help="The same for assignments where it is another."
+        key_trait=Unicode(), value_trait=Float(min=0), help="The same by lab, in place of what its lab.toml says."
     ).tag(config=True)
     total_s_of = Dict(
-        key_trait=Unicode(), value_trait=Float(min=0), help="The same for assignments where it is another."
+        key_trait=Unicode(), value_trait=Float(min=0), help="The same by lab, in place of what its lab.toml says."
     ).tag(config=True)
     limits_of = Dict(
         key_trait=Unicode(),
         value_trait=Dict(key_trait=Unicode()),
-        help="The sandbox's own limits, where a lab needs others: {'lab12': {'num_processes': 4096}}.",
+        help="The sandbox's own limits by lab, besides those in its lab.toml: {'labNN': {'num_processes': 4096}}.",
     ).tag(config=True)
     allow_untrusted = Bool(False, help="Grade even on a machine that offers no sandbox.").tag(config=True)
     num_gpus = Dict(
         key_trait=Unicode(),
         value_trait=Float(min=0),
-        help="GPUs that judging one submission takes, by lab: {'lab09': 1}. Its sandbox shows these and no others.",
+        help="GPUs that judging one submission takes, by lab: {'labNN': 1}. Its sandbox shows these and no others.",
     ).tag(config=True)
 
-    def limits(self, assignment: str) -> Limits:
-        """What a submission may use.
+    def limits(self, source: Path) -> Limits:
+        """What a submission may use to the lab with this folder of the solution.
 
         Raises:
-            ValueError: `limits_of` names no limit of a sandbox, or is no number.
+            ValueError: the lab's settings cannot be read, or there or in `limits_of` is an impossible limit.
         """
-        own = dict(self.limits_of.get(assignment, {}))
-        refuse_unknown_limits(own, f"c.Grade.limits_of[{assignment!r}]")
+        lab, own = source.name, lab_settings(source)
+        changed = dict(self.limits_of.get(lab, {}))
+        refuse_unknown_limits(own.limits, f"limits in {lab}/{SETTINGS}")
+        refuse_unknown_limits(changed, f"c.Grade.limits_of[{lab!r}]")
         return Limits(
-            call_s=self.call_s_of.get(assignment, self.call_s),
-            total_s=self.total_s_of.get(assignment, self.total_s),
+            call_s=self.call_s_of.get(lab, own.call_s or self.call_s),
+            total_s=self.total_s_of.get(lab, own.total_s or self.total_s),
             allow_untrusted=self.allow_untrusted,
-            sandbox=own,
+            sandbox=own.limits | changed,
         )
+
+    def gpus(self, source: Path) -> float:
+        """How many GPUs judging a submission takes, to the lab with this folder of the solution. Raises: ValueError."""
+        return self.num_gpus.get(source.name, lab_settings(source).num_gpus)
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         no_kernel.name_no_kernel(resources["nbgrader"])
-        limits = self.limits(resources["nbgrader"]["assignment"])
+        limits = self.limits(source_of(coursedir_of(self), resources["nbgrader"]["assignment"]))
         with audit_log.grading(coursedir_of(self), resources["nbgrader"], limits) as grading:
             self._grade(nb, resources, grading)
         assert grading.entry
@@ -157,12 +163,13 @@ class Grade(NbGraderPreprocessor):
             self.log.warning("%s: look at the cell %s", student, sight)
 
     def _judged(self, student: str, assignment: str, grading: audit_log.Grading) -> Judged:
-        lab = Lab(coursedir_of(self), assignment, self.limits(assignment))
+        source = source_of(coursedir_of(self), assignment)
+        lab = Lab(coursedir_of(self), assignment, self.limits(source))
         try:
             lab.refuse_absent_packages()
         except ValueError as error:
             raise GraderFault(str(error)) from None
-        judged = lab.waiting(student) or lab.judge(student, LocalPool(1, self.num_gpus.get(assignment, 0)))
+        judged = lab.waiting(student) or lab.judge(student, LocalPool(1, self.gpus(source)))
         grading.report = judged.report
         if judged.fault:
             raise GraderFault(f"The grader broke on this submission; no score was recorded. {judged.fault}")

@@ -12,7 +12,7 @@ import nbformat
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.authoring import programs
-from autograder.course import graded_files, programs_of
+from autograder.course import graded_files, programs_of, source_of
 from autograder.files import file_sha256
 from autograder.grading.audit_log import KEPT, CheckScore, Entry, Verdict, engine_sha256, versions
 from autograder.grading.engines import LocalPool
@@ -74,7 +74,7 @@ def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Ent
         return Verdict.GRADED, marker(files["checks"], Path(coursedir.root), entry.student, submission)
     limits = entry.limits.model_dump()
     references = {name: programs.solved(path) for name, path in ours.items()}
-    num_gpus = Grade(config=coursedir.config).num_gpus.get(entry.assignment, 0)
+    num_gpus = Grade(config=coursedir.config).gpus(source_of(coursedir, entry.assignment))
     report = (
         LocalPool(1, num_gpus)
         .judge(

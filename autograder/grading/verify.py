@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from autograder.authoring import programs
 from autograder.authoring.known_answers import compose, read_known_answers, solved_cells
 from autograder.authoring.needs import needs_of, refuse_absent
-from autograder.course import has_real_jobs, is_project, notebook_of, open_course
+from autograder.course import lab_settings, notebook_of, open_course
 from autograder.files import file_sha256, write_whole
 from autograder.grading.audit_log import engine_sha256
 from autograder.grading.engines import LocalPool
@@ -135,9 +135,9 @@ def verify(
     yield from kept
     known = [finding.case for finding in kept]
     left = [case for case in cases if case not in known]
-    timed = [case for case in left if has_real_jobs(case.lab)]
-    others = [case for case in left if case not in timed]
-    for these, num_at_once in ((others, jobs or os.cpu_count()), (timed, 1)):
+    alone = [case for case in left if lab_settings(root / "solutions" / case.lab).has_real_jobs]
+    others = [case for case in left if case not in alone]
+    for these, num_at_once in ((others, jobs or os.cpu_count()), (alone, 1)):
         with ThreadPoolExecutor(num_at_once) as pool:
             asked = [pool.submit(try_case, root, case, seed) for case in these]
             try:
@@ -211,7 +211,7 @@ def _kept(root: Path, case: Case) -> Finding | None:
 
 def _keep(root: Path, finding: Finding) -> Finding:
     """The finding, kept where it has no problems and does not depend on this machine's speed."""
-    if not finding.problems and not is_project(finding.case.lab):
+    if not finding.problems and not lab_settings(root / "solutions" / finding.case.lab).is_timed:
         kept = _Kept(fingerprint=_fingerprint(root, finding.case), report=finding.report)
         write_whole(_kept_path(root, finding.case), kept.model_dump_json())
     return finding
@@ -261,12 +261,12 @@ def _release(root: Path, lab: str) -> NotebookNode:
 
 @functools.cache
 def _limits(root: Path, lab: str) -> dict[str, Any]:
-    return Grade(config=open_course(root).config).limits(lab).model_dump()
+    return Grade(config=open_course(root).config).limits(root / "solutions" / lab).model_dump()
 
 
 @functools.cache
 def _place(root: Path, lab: str) -> LocalPool:
-    return LocalPool(num_gpus=Grade(config=open_course(root).config).num_gpus.get(lab, 0))
+    return LocalPool(num_gpus=Grade(config=open_course(root).config).gpus(root / "solutions" / lab))
 
 
 def _program(path: Path, cells: dict[str, str]) -> str:

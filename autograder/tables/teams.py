@@ -1,10 +1,10 @@
-"""Teams: who works with whom on the projects, by the roster's column `team`; nothing else is done in teams."""
+"""Teams: who works with whom on assignments for teams, according to the roster's column `team`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from autograder.course import is_project
+from autograder.course import lab_settings
 from autograder.tables.extensions import Extensions, read_extensions
 from autograder.tables.roster import class_roster
 
@@ -13,17 +13,18 @@ def teams(root: Path, assignment: str) -> dict[str, tuple[str, ...]]:
     """By student all members of their team, in the roster's order; none where the assignment is not for teams.
 
     Raises:
-        ValueError: the course's roster cannot be read.
+        ValueError: the course's roster or the assignment's settings cannot be read.
     """
     members: dict[str, list[str]] = {}
-    for student in class_roster(root) if is_project(assignment) else ():
+    has_teams = lab_settings(root / "solutions" / assignment).has_teams
+    for student in class_roster(root) if has_teams else ():
         if student.team:
             members.setdefault(student.team.casefold(), []).append(student.id)
     return {student: tuple(team) for team in members.values() if len(team) > 1 for student in team}
 
 
 def granted(root: Path) -> Extensions:
-    """The extensions in the course's record; for a project every member of a team has the longest of any member's.
+    """The extensions in the course's record; every member of a team has the longest of any member's.
 
     Raises:
         ValueError: the record or the roster cannot be read.

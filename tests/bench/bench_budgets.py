@@ -11,7 +11,7 @@ from figures import Figure, scaled
 from repository import ROOT
 
 from autograder.authoring.notebooks import find_sources
-from autograder.course import has_real_jobs
+from autograder.course import lab_settings
 from autograder.grading.verify import cases
 
 WEEK_CPU_S, JUDGING_CPU_S = 60, 5
@@ -50,7 +50,7 @@ def budgets(scale: float) -> Iterator[Figure]:
         took_s = _cpu_s(WEEK, str(path))
         how = "processor time of all its processes"
         yield Figure(f"{path.stem[:6]} unattended", took_s, "s", f"at most {WEEK_CPU_S}", took_s <= WEEK_CPU_S, how)
-    labs = [path.parent.name for path in sources.labs if not has_real_jobs(path.parent.name)]
+    labs = [path.parent.name for path in sources.labs if not lab_settings(path.parent).has_real_jobs]
     for lab in labs[: scaled(len(labs), scale)]:
         took_s = (_cpu_s(JUDGINGS, lab, "3") - _cpu_s(JUDGINGS, lab, "1")) / 2  # without what is imported once
         how = f"processor time; {len(cases(ROOT, lab))} known answers"

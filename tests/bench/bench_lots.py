@@ -9,7 +9,7 @@ from figures import Figure, scaled
 from repository import ROOT
 
 from autograder.authoring.notebooks import find_sources
-from autograder.course import has_real_jobs
+from autograder.course import lab_settings
 from autograder.grading.verify import cases, verify
 
 NUM_DRAWS = 20
@@ -17,7 +17,7 @@ NUM_DRAWS = 20
 
 def drawing_lots(scale: float) -> Iterator[Figure]:
     """Of the right answers to every lab, graded on 20 draws of all inputs, the gradings that lost a point."""
-    labs = [path.parent.name for path in find_sources(ROOT).labs if not has_real_jobs(path.parent.name)]
+    labs = [path.parent.name for path in find_sources(ROOT).labs if not lab_settings(path.parent).has_real_jobs]
     right = [case for lab in labs for case in cases(ROOT, lab) if case.score is None]
     asked = (NUM_DRAWS * right)[: scaled(NUM_DRAWS * len(right), scale)]
     lost = [finding for finding in verify(ROOT, asked) if finding.problems]

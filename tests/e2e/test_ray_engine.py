@@ -17,7 +17,7 @@ from tiny_class import hand_in, lab, place
 from tiny_lab import CHECKS, GIVEN, MEAN, NAME, TOTAL, make_course, needs_jail, write_checks
 
 from autograder.bench.batch import read_batch
-from autograder.course import open_course
+from autograder.course import open_course, source_of
 from autograder.grading import ray_engine
 from autograder.grading.classroom import judge_class
 from autograder.grading.engines import LocalPool
@@ -105,7 +105,7 @@ def test_a_class_gets_from_the_cluster_what_it_gets_here(tmp_path, folder):
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
         assert {one.student.id: one.score for one in gradebook.assignment_submissions(NAME)} == SCORES
     coursedir = open_course(course)
-    ours = Lab(coursedir, NAME, Grade(config=coursedir.config).limits(NAME))
+    ours = Lab(coursedir, NAME, Grade(config=coursedir.config).limits(source_of(coursedir, NAME)))
     for student in SCORES:
         there = ours.kept(student)
         assert there, "the fingerprint is another one"

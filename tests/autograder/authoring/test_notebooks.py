@@ -43,7 +43,10 @@ assert mean([1, 3]) == 2
 # Because the batch is shared out.
 '''
 CHECKS = '@points(3, cell="check_mean")\ndef check_value(student, rng): ...\n'
-SECRETS = ("checks.py", "wrong/sums.py", "wrong/mean.diff", "right/loop.txt", "__pycache__/checks.pyc", ".cache/seen")
+SECRETS = (
+    *("checks.py", "lab.toml", "wrong/sums.py", "wrong/mean.diff", "right/loop.txt"),
+    *("__pycache__/checks.pyc", ".cache/seen"),
+)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Limits of the sandbox by lab: from the configuration through the judge to the kernel, and into the audit log."""
 
+from pathlib import Path
+
 import pytest
 from tiny_lab import CHECKS, judged, message, needs_jail, write_checks
 from traitlets.config import Config
@@ -23,7 +25,7 @@ def grade(**settings):
 @needs_jail
 def test_a_labs_own_limits_hold_in_its_sandbox(tmp_path):
     checks = write_checks(tmp_path / "course", CHECKS)
-    limits = grade(limits_of={"lab12": {"cpu_s": 77, "memory_bytes": 3 << 30}}).limits("lab12")
+    limits = grade(limits_of={"lab12": {"cpu_s": 77, "memory_bytes": 3 << 30}}).limits(Path("lab12"))
     for own, wanted in (
         (limits.sandbox, [1024, 77, 3 << 30]),
         ({}, [1024, Limits().cpu_s, Limits().memory_bytes]),
@@ -36,7 +38,38 @@ def test_what_is_not_changed_is_as_usual():
     assert limits_with({}) == Limits() and limits_with({}, has_gpus=True) == WITH_GPUS
     assert limits_with({"num_processes": 4096}).num_processes == 4096
     assert limits_with({"num_processes": 4096}, has_gpus=True).memory_bytes == WITH_GPUS.memory_bytes
-    assert grade(limits_of={"lab12": {"cpu_s": 77}}).limits("lab01").sandbox == {}
+    assert grade(limits_of={"lab12": {"cpu_s": 77}}).limits(Path("lab01")).sandbox == {}
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """A function that writes the settings of a lab and returns the folder of its solution."""
+
+    def written(text):
+        (folder := tmp_path / "lab12").mkdir()
+        (folder / "lab.toml").write_text(text)
+        return folder
+
+    return written
+
+
+def test_a_lab_has_limits_of_its_own_and_the_configuration_comes_before_them(lab):
+    source = lab("call_s = 60\ntotal_s = 600\nnum_gpus = 2\nlimits = { num_processes = 4096, cpu_s = 7 }\n")
+    usual, changed = grade(), grade(call_s_of={"lab12": 70}, limits_of={"lab12": {"cpu_s": 9}}, num_gpus={"lab12": 0.5})
+    limits = usual.limits(source)
+    assert (limits.call_s, limits.total_s, usual.gpus(source)) == (60, 600, 2)
+    assert limits.sandbox == {"num_processes": 4096, "cpu_s": 7}
+    limits = changed.limits(source)
+    assert (limits.call_s, limits.total_s, changed.gpus(source)) == (70, 600, 0.5)
+    assert limits.sandbox == {"num_processes": 4096, "cpu_s": 9}
+    elsewhere = source.with_name("lab01")
+    limits = grade(call_s=20, call_s_of={"lab12": 70}).limits(elsewhere)
+    assert (limits.call_s, limits.total_s, limits.sandbox, usual.gpus(elsewhere)) == (20, 120, {}, 0)
+
+
+def test_an_impossible_limit_of_a_lab_is_refused(lab):
+    with pytest.raises(ValueError, match=r"limits in lab12/lab\.toml names 'processes'; a sandbox's limits are"):
+        grade().limits(lab("limits = { processes = 4096 }"))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +84,7 @@ def test_what_is_not_changed_is_as_usual():
 )
 def test_a_limit_that_cannot_be_set_is_refused(changes, words):
     with pytest.raises(ValueError, match=words):
-        grade(limits_of={"lab12": changes}).limits("lab12")
+        grade(limits_of={"lab12": changes}).limits(Path("lab12"))
 
 
 def test_an_entry_of_the_audit_log_from_before_keeps_its_hash():
