@@ -90,7 +90,7 @@ gpu: setup  ## run every path that uses GPUs, and record what it gives in docs/m
 	@$(BIN)/python tests/bench/on_gpus.py $(ARGS)
 
 netlab: setup  ## real hosts on this machine against the emulator (Linux and root)
-	@$(BIN)/python -m worldsize.netlab
+	@PYTHONPATH=tests/support $(BIN)/python -m netlab
 	@$(BIN)/python -m pytest -m netlab tests/e2e/test_project1_on_two_hosts.py
 
 ray: setup  ## install Ray; grade a class on a cluster of it that is started here, and answers to lab 13a

@@ -72,7 +72,7 @@ from torch.distributed.tensor import DTensor
 
 # %% setup_course
 import worldsize as ws
-from worldsize import check, draw, emulate, hardware, ledger, netlab, outages, quiz, units
+from worldsize import check, draw, emulate, hardware, ledger, outages, quiz, units
 from worldsize.check import CheckFailed
 from worldsize.explore import explore
 from worldsize.faults import LostRank, SilentError, SlowLink
@@ -1356,16 +1356,12 @@ def goodput(num_nodes=1250, stall_s=60.0, save_after_min=24):
 # %% explore
 explore(goodput, num_nodes=(10, 12500), stall_s=(0.1, 600.0), save_after_min=(1, 600))
 
-# %% [markdown]
+# %% two_hosts [markdown]
 # ### On two hosts
 #
 # `make netlab` joins real hosts (network namespaces of this machine) by links of a chosen rate, and
-# runs data-parallel jobs on them; it needs root, the course's repository and some minutes, so it is
-# not part of this page. Here is whether this machine can build such hosts:
-
-# %% two_hosts
-why_not = netlab.unavailable_because()
-print(f"no hosts here: {why_not}" if why_not else "this machine can build hosts: make netlab")
+# runs data-parallel jobs on them; it needs Linux, root, the course's repository and some minutes,
+# so it is not part of this page. Where a machine cannot build such hosts, it says why.
 
 # %% [markdown]
 # ## 7. When it breaks

@@ -8,7 +8,7 @@ Every message is a rendezvous (pair.cc): the receiver reports that it is ready, 
 therefore crosses the network twice, and so `latency_s` of a link, the time of a small send, is two crossings here. What
 a rank sends goes out in order, so its report that it is ready waits behind data that it sent before. Not modelled:
 adding and copying, tensors of fewer elements than segments, other traffic. All-gather and all-to-all post their sends
-first; where the delay is next to nothing, their reports then often wait behind data (`worldsize.netlab`, 4 hosts: up to
+first; where the delay is next to nothing, their reports then often wait behind data (`make netlab`, 4 hosts: up to
 15 and 40 percent longer).
 """
 

@@ -12,11 +12,11 @@ import pytest
 import torch.distributed as dist
 from launching import run
 from needs import give_up
+from netlab import Lab, unavailable_because
+from netlab.compare import WORST_GOAL
 from repository import ROOT
 
 from worldsize import bench, emulate
-from worldsize.netlab import Lab, unavailable_because
-from worldsize.netlab.compare import WORST_GOAL
 
 PROGRAM = ROOT / "solutions" / "project1" / "train.py"
 WORDS = ("--steps", "16", "--width", "16", "--batch", "32", "--timeout", "60")

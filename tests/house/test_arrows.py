@@ -13,7 +13,7 @@ LAYERS = [
     {"hardware", "manifests"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},
-    {"check", "draw", "netlab", "paper", "slurm", "watching"},
+    {"check", "draw", "paper", "slurm", "watching"},
     {"explore", "bench", "quiz", "ledger", "pages", "planning"},
     {"calibrate", "capstone", "reporting"},
 ]

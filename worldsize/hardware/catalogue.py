@@ -205,7 +205,7 @@ SLINGSHOT_11 = Link(
 )
 _TCP = (
     "latency: the upper end of 10 to 30 µs one way through the kernel's TCP/IP, kentino.com, latency dissection (read "
-    "2026); between two network namespaces worldsize.netlab measured 4 µs by TCP alone and 46 by Gloo, at best (2026)"
+    "2026); between two network namespaces `make netlab` measured 4 µs by TCP alone and 46 by Gloo, at best (2026)"
 )
 ETHERNET_100G = Link(
     "Ethernet 100 Gb/s, TCP",

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from launching import run
 from needs import give_up
+from netlab import Lab, __main__, cases, compare, unavailable_because, virtual_hosts
+from netlab.compare import Result
 
 from worldsize.launch.protocol import process
-from worldsize.netlab import Lab, __main__, cases, compare, unavailable_because, virtual_hosts
-from worldsize.netlab.compare import Result
 from worldsize.units import MB
 
 
@@ -32,7 +32,7 @@ def leftovers():
     found = [name for name in os.listdir(process.NETWORKS) if name.startswith(f"netlab{os.getpid()}n")]
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):  # it has just ended
-            found += [word for word in child.cmdline() if word == "worldsize.netlab.relay"]
+            found += [word for word in child.cmdline() if word == str(virtual_hosts.RELAY)]
     return found
 
 

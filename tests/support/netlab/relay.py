@@ -1,6 +1,6 @@
 """A switch in user space that holds every packet for a while, where the kernel cannot delay by `tc netem`.
 
-Run as `python -m worldsize.netlab.relay DELAY_S BYTES_PER_S,... DEVICE HOST...`: reads each host's packets from a TUN
+Run as `python relay.py DELAY_S BYTES_PER_S,... DEVICE HOST...`: reads each host's packets from a TUN
 device in its network namespace and writes them to the device of the host that they are for, the i-th of which has an
 address that ends in i + 1; to each host no faster than its bytes a second. Prints "ready" once it is; ends when its
 standard input closes.

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from netlab import cases
+from netlab.virtual_hosts import Lab
 from worldsize.launch import run
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.runner import launch
-from worldsize.netlab import cases
-from worldsize.netlab.virtual_hosts import Lab
 from worldsize.units import MB
 
 MEDIAN_GOAL, WORST_GOAL = 0.05, 0.20

@@ -9,14 +9,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from netlab.system_commands import Commands, Refused
 from worldsize import hardware
 from worldsize.faults import SlowLink
 from worldsize.hardware import Cluster, Link
-from worldsize.netlab.system_commands import Commands, Refused
 
 DEVICE = "net0"  # the name of every host's network card
 MAX_HOSTS = 4
+RELAY = Path(__file__).with_name("relay.py")  # a program of its own
 _PACKET_S = 250e-6  # how long a packet may take: fine enough for small messages, coarse enough for this machine's CPU
 _PACKET_BYTES = 1500, 60_000
 # how far tbf may fall behind and still catch up: 2 ms, because a virtual machine's timer is now and then 1 ms late,
@@ -114,7 +116,7 @@ class Lab:
             bandwidth_bytes_per_s=rate_mbit_s * 1e6 / 8 * self.payload_fraction,
             peak_bytes_per_s=rate_mbit_s * 1e6 / 8,
             kind="tcp",
-            source="as configured by worldsize.netlab (2026): two delays for Gloo's rendezvous, rate x payload share",
+            source="as configured by netlab (2026): two delays for Gloo's rendezvous, rate x payload share",
         )
         return Cluster(
             name=f"netlab-x{self.num_hosts}",
@@ -124,7 +126,7 @@ class Lab:
             num_nodes=self.num_hosts,
             inter=link,
             library="gloo",
-            source="worldsize.netlab (2026)",
+            source="netlab (2026)",
         )
 
     @property
@@ -194,7 +196,7 @@ class _Relay:
 
     def __init__(self, hosts: Sequence[str], delay_s: float, bytes_per_s: Sequence[float]) -> None:
         rates = ",".join(f"{rate:g}" for rate in bytes_per_s)
-        self._words = ["-m", "worldsize.netlab.relay", f"{delay_s:g}", rates, DEVICE, *hosts]
+        self._words = [str(RELAY), f"{delay_s:g}", rates, DEVICE, *hosts]
 
     @property
     def command(self) -> str:

@@ -1,4 +1,4 @@
-"""The lesson: `python -m worldsize.netlab` builds real networks on this machine and compares the emulator with them."""
+"""What `make netlab` runs: it builds real networks on this machine and compares the emulator with them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from worldsize.netlab import compare
-from worldsize.netlab.compare import Result
-from worldsize.netlab.virtual_hosts import Lab, unavailable_because
+from netlab import compare
+from netlab.compare import Result
+from netlab.virtual_hosts import Lab, unavailable_because
 from worldsize.units import MB, MS
 
 OPENING = """\
