@@ -121,7 +121,8 @@ def _name(script: Script) -> str:
 
 def _modules(library: Path) -> Iterator[tuple[str, Path]]:
     """The modules that a student may import, the whole library first."""
-    found = [library / "__init__.py", *sorted([*library.glob("[a-z]*.py"), *library.glob("[a-z]*/__init__.py")])]
+    patterns = ("[a-z]*.py", "[a-z]*/__init__.py", "course/[a-z]*.py", "course/[a-z]*/__init__.py")
+    found = [library / "__init__.py", *sorted(path for pattern in patterns for path in library.glob(pattern))]
     for path in found:
         yield ".".join(path.relative_to(library.parent).with_suffix("").parts).removesuffix(".__init__"), path
 

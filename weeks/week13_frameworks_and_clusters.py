@@ -66,11 +66,12 @@ import torch
 import torch.distributed as dist
 
 import worldsize as ws
-from worldsize import check, draw, emulate, hardware, ledger, quiz, slurm, text, units, watching
+from worldsize import check, draw, emulate, hardware, ledger, quiz, text, units
 from worldsize.check import CheckFailed
+from worldsize.course import slurm, watching
+from worldsize.course.manifests import Job, Storage, explain, manifests
+from worldsize.course.manifests import check as mistakes_in
 from worldsize.explore import explore
-from worldsize.manifests import Job, Storage, explain
-from worldsize.manifests import check as mistakes_in
 from worldsize.models import Transformer, shape
 from worldsize.timeline import Timeline
 
@@ -1877,7 +1878,7 @@ draw.table(table, title="64 GPUs, the mean of four days of 32 jobs, simulated")
 # On Kubernetes a job is a file, its *manifest*, which says what is wanted, not how to get it. A
 # *controller* reads it and keeps the cluster that way. There are many controllers, each with its
 # own kinds of objects, but what they must know about a training job is the same. Here it is, once,
-# and `ws.manifests` writes the file for each:
+# and `manifests` writes the file for each:
 
 # %% manifests
 described = Job(
@@ -1891,7 +1892,7 @@ described = Job(
     storage=Storage(size_bytes=2 * 10**12, path="/checkpoints", class_name="checkpoints"),
     time_limit_s=8 * 3600,
 )
-files = ws.manifests(described)
+files = manifests(described)
 WHO = {
     "storage.yaml": "any Kubernetes: where checkpoints go",
     "pytorchjob.yaml": "Kubeflow's Training Operator, the old API",
@@ -2030,7 +2031,7 @@ import itertools
 import sys
 import time
 
-from worldsize.watching import RankMetrics
+from worldsize.course.watching import RankMetrics
 
 with RankMetrics(int(sys.argv[1]), sys.argv[2]) as metrics:
     for step in itertools.count(1):

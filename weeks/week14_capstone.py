@@ -58,10 +58,11 @@ from torch.distributed.tensor.parallel import (
 
 # %% setup_course
 import worldsize as ws
-from worldsize import capstone, check, draw, ledger, outages, pricing, published_runs, quiz, units
+from worldsize import capstone, check, draw, ledger, outages, pricing, quiz, units
 from worldsize.capstone import bill, report, saves
 from worldsize.capstone.sweep import days_against_dollars, sweep
 from worldsize.check import CheckFailed
+from worldsize.course import published_runs
 from worldsize.explore import explore
 from worldsize.models import Transformer
 from worldsize.operators import Operator, time_s

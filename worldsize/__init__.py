@@ -3,7 +3,6 @@
 from worldsize.calibrate import Calibration, calibrate
 from worldsize.check import CheckFailed, expect_close
 from worldsize.launch import RankFailed, Run, RunError, RunStopped, RunTimeout, device, profile, run, span, torchrun
-from worldsize.manifests import manifests
 from worldsize.paper import DeepRun, PaperRun, declared, paper
 from worldsize.planning import plan
 from worldsize.timeline import Event, Timeline
@@ -24,7 +23,6 @@ __all__ = [
     "declared",
     "device",
     "expect_close",
-    "manifests",
     "paper",
     "plan",
     "profile",

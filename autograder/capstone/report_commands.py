@@ -14,7 +14,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 @app.callback()
 def main() -> None:
-    """Look at performance reports. Students: `python -m worldsize.reporting`."""
+    """Look at performance reports. Students: `python -m worldsize.course.reporting`."""
 
 
 @app.command()
@@ -26,7 +26,7 @@ def check(
     Nothing is run, and outputs are what the notebook says of itself: it is an aid for grading by hand, and gives no
     points.
     """
-    from worldsize import reporting
+    from worldsize.course import reporting
 
     is_clean = True
     for path in notebooks:

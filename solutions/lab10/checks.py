@@ -39,11 +39,12 @@ from autograder.checks import (
     tensor_like,
     whole,
 )
-from worldsize import hardware, published_runs
+from worldsize import hardware
 from worldsize.check import CheckFailed, expect_close
+from worldsize.course import published_runs
+from worldsize.course.published_runs import PublishedRun
 from worldsize.emulate.exchanges import Exchange
 from worldsize.launch import Run
-from worldsize.published_runs import PublishedRun
 
 BY_HAND = "torch's own is not allowed here: this is what you write"
 OPERATIONS = {"all_reduce", "all_gather", "reduce_scatter"}

@@ -54,8 +54,9 @@ import torch
 import torch.distributed as dist
 
 import worldsize as ws
-from worldsize import hardware, published_runs
+from worldsize import hardware
 from worldsize.check import CheckFailed, expect_close
+from worldsize.course import published_runs
 
 SMALL_NODES = replace(hardware.H100_NDR, name="2 nodes of 4", gpus_per_node=4, nics_per_node=4)
 EMULATED = {

@@ -39,8 +39,8 @@ from worldsize import bench
 from worldsize.bench import Disturbance, RestartPolicy, Take, Task, TrainingSpec, Trial
 from worldsize.bench.reference_run import flat_weights
 from worldsize.check import CheckFailed
-from worldsize.manifests import check as mistakes_in
-from worldsize.manifests import yaml_text
+from worldsize.course.manifests import check as mistakes_in
+from worldsize.course.manifests import yaml_text
 
 NUM_STEPS, EVERY = 12, 3  # and the steps between checkpoints
 RETURNS = 10  # the step at which a node comes back

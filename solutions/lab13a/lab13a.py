@@ -77,8 +77,8 @@ from torch.nn import functional as F
 from worldsize import bench, draw
 from worldsize.bench import Disturbance, SampleServer, Task, open_samples
 from worldsize.check import CheckFailed
-from worldsize.manifests import Job, explain, manifests
-from worldsize.manifests import check as mistakes_in
+from worldsize.course.manifests import Job, explain, manifests
+from worldsize.course.manifests import check as mistakes_in
 
 # %% [markdown]
 # ## The cluster and the training

@@ -84,9 +84,10 @@ import torch.distributed.tensor.parallel  # loaded once here, and not on every r
 from IPython.display import display
 
 import worldsize as ws
-from worldsize import capstone, draw, hardware, models, outages, published_runs
+from worldsize import capstone, draw, hardware, models, outages
 from worldsize.capstone import report, saves
 from worldsize.check import CheckFailed
+from worldsize.course import published_runs
 from worldsize.outages import Job
 from worldsize.planning import Plan
 

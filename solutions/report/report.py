@@ -18,7 +18,7 @@
 # you hand it in:
 #
 # ```sh
-# python -m worldsize.reporting check report.ipynb
+# python -m worldsize.course.reporting check report.ipynb
 # ```
 #
 # It looks numbers up and understands none. Your grader runs it too, and reads your cells: a `print`
@@ -30,8 +30,9 @@
 # %% setup
 from pathlib import Path
 
-from worldsize import capstone, draw, pricing, published_runs
+from worldsize import capstone, draw, pricing
 from worldsize.capstone import report
+from worldsize.course import published_runs
 from worldsize.operators import Operator, time_s
 
 # %% [markdown]
@@ -389,7 +390,7 @@ if "experiments" in globals():
 # One line each, with a link or an id, so that `[1]` in your text counts.
 #
 # Rubric: everything that was not computed can be found by these (1); a reader finds no number from
-# nowhere, with or without the help of `python -m worldsize.reporting check` (1).
+# nowhere, with or without the help of `python -m worldsize.course.reporting check` (1).
 
 # %% the_sources [markdown] points=2 tags=["solution"]
 # [1] BigScience, *Chronicles of BLOOM 176B*, `train/tr11-176B-ml/chronicles.md`, line 45:

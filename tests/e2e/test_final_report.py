@@ -7,7 +7,7 @@ import pytest
 from nbclient import NotebookClient
 from repository import ROOT
 
-from worldsize import reporting
+from worldsize.course import reporting
 
 SOLVED, RELEASED = (ROOT / folder / "report" / "report.ipynb" for folder in ("solutions", "labs"))
 

@@ -21,7 +21,7 @@ from nbformat.v4 import new_output
 from repository import ROOT
 from tiny_lab import MEAN, NAME, TOTAL, answered, make_course, release
 
-from worldsize.ports import free_ports
+from worldsize.course.ports import free_ports
 
 # ngshare: an instructor and three students, one of whom speaks to it without nbgrader
 

@@ -14,7 +14,7 @@ from images import Images, need_buildah, start_command
 from processes import are_gone, wait_until
 from repository import ROOT
 
-from worldsize.ports import free_ports
+from worldsize.course.ports import free_ports
 
 pytestmark = [pytest.mark.nightly("minutes of installing"), pytest.mark.timeout(2400)]
 WEEK = "course/weeks/week01_why_one_gpu_is_not_enough.ipynb"

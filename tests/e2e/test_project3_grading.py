@@ -14,9 +14,10 @@ from repository import ROOT
 from autograder.authoring import programs
 from autograder.capstone.step_times import cost_of
 from autograder.grading import verify
-from worldsize import capstone, published_runs
+from worldsize import capstone
 from worldsize.capstone.figures import SPAN_S
 from worldsize.check import CheckFailed
+from worldsize.course import published_runs
 
 FOLDER = ROOT / "solutions" / "project3"
 CELLS = {cell.id: cell for cell in nbformat.read(FOLDER / "report.ipynb", as_version=4).cells}

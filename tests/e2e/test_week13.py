@@ -11,7 +11,7 @@ from needs import is_required
 from repository import ROOT
 
 from worldsize import quiz
-from worldsize.manifests import Job, check, manifests
+from worldsize.course.manifests import Job, check, manifests
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # with every framework it takes three minutes of CPU
 

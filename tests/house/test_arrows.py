@@ -9,13 +9,13 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
     {"units", "formulas", "event", "intervals", "critical_path", "chrome_trace", "timeline"},
-    {"memory", "images", "text", "published_runs", "models", "framing", "fields", "message", "outages", "ports"},
-    {"hardware", "manifests"},
+    {"memory", "images", "text", "models", "framing", "fields", "message", "outages"},
+    {"hardware"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},
-    {"check", "draw", "paper", "slurm", "watching"},
+    {"check", "draw", "paper"},
     {"explore", "bench", "quiz", "ledger", "pages", "planning"},
-    {"calibrate", "capstone", "reporting"},
+    {"calibrate", "capstone", "course"},
 ]
 # one level below these, a folder or a file is a part: at most so many parts, on so many floors of imports
 HOUSES = {"autograder": (20, 8), "worldsize.launch": (9, 6)}

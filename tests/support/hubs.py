@@ -22,7 +22,7 @@ from processes import are_gone, wait_until
 from repository import ROOT
 
 from autograder.authoring.student_copy import TOP, write_student_copy
-from worldsize.ports import free_ports
+from worldsize.course.ports import free_ports
 
 PIP = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
 # JupyterHub and what it needs besides what the tests have

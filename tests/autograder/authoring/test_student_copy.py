@@ -30,8 +30,8 @@ MAY_HOLD = (
     *("docs/numbers.md", "quizzes/week*.toml"),
     *("worldsize/*.py", "worldsize/capstone/designs/*.toml", "worldsize/data/*"),
     *("worldsize/draw/*.css", "worldsize/draw/*.js", "worldsize/explore/*.css", "worldsize/explore/*.js"),
-    "worldsize/manifests/schemas/*.yaml",
-    "worldsize/watching/files/*",
+    "worldsize/course/manifests/schemas/*.yaml",
+    "worldsize/course/watching/files/*",
 )
 
 

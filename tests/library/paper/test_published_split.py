@@ -5,7 +5,7 @@ import csv
 import published_steps
 from repository import ROOT
 
-from worldsize import published_runs
+from worldsize.course import published_runs
 
 PARTS = {"lessons", "judge", "bench"}
 

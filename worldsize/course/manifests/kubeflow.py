@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from worldsize.manifests.job import Job
-from worldsize.manifests.jobset import jobset_spec
-from worldsize.manifests.pods import document, near_each_other, queue_label, resources, template
+from worldsize.course.manifests.job import Job
+from worldsize.course.manifests.jobset import jobset_spec
+from worldsize.course.manifests.pods import document, near_each_other, queue_label, resources, template
 
 
 def pytorchjob(job: Job) -> list[dict]:

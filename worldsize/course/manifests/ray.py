@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from worldsize.manifests.job import Job
-from worldsize.manifests.pods import document, near_each_other, queue_label, template
+from worldsize.course.manifests.job import Job
+from worldsize.course.manifests.pods import document, near_each_other, queue_label, template
 
 _API = "ray.io/v1"
 HEAD_NEEDS = {"cpu": 2, "memory": "8G"}

@@ -1,5 +1,5 @@
 """A report's numbers: whether each was computed in the same notebook, or stands beside its source."""
 
-from worldsize.reporting.notebook_check import Checked, Finding, check, read
+from worldsize.course.reporting.notebook_check import Checked, Finding, check, read
 
 __all__ = ["Checked", "Finding", "check", "read"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from worldsize.manifests.job import Job
-from worldsize.manifests.pods import claim_name, document
+from worldsize.course.manifests.job import Job
+from worldsize.course.manifests.pods import claim_name, document
 from worldsize.units import GB
 
 

@@ -15,7 +15,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from worldsize.reporting.amounts import Amount, amounts, blanked
+from worldsize.course.reporting.amounts import Amount, amounts, blanked
 
 LEAST_COUNT = 3  # smaller whole numbers without a unit are counts that any sentence may have
 _MOST_OUTPUT = 1_000_000  # characters of one output that are read

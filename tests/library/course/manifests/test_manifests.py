@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import worldsize as ws
-from worldsize.manifests import Job, Storage, check, explain, schema
+from worldsize.course.manifests import Job, Storage, check, explain, manifests, schema
 from worldsize.units import HOUR, TB
 
 JOB = Job(
@@ -24,7 +23,7 @@ JOB = Job(
     topology="example.org/rack",
     time_limit_s=8 * HOUR,
 )
-FILES = ws.manifests(JOB)
+FILES = manifests(JOB)
 VARIANTS = {
     "as it is": JOB,
     "one node": replace(JOB, num_nodes=1),
@@ -171,7 +170,7 @@ spec:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", FILES)
 def test_every_file_is_accepted(name: str, variant: str) -> None:
-    assert check(ws.manifests(VARIANTS[variant])[name]) == []
+    assert check(manifests(VARIANTS[variant])[name]) == []
 
 
 @pytest.mark.parametrize(("name", "right", "wrong", "sentence"), BROKEN)
@@ -224,7 +223,7 @@ def test_all_files_say_the_same_of_the_job() -> None:
 
 def test_the_quota_covers_what_the_pods_ask_for() -> None:
     for job in (JOB, VARIANTS["without GPUs"]):
-        files = ws.manifests(job)
+        files = manifests(job)
         queue = next(one for one in yaml.safe_load_all(files["kueue.yaml"]) if one["kind"] == "ClusterQueue")
         (group,) = queue["spec"]["resourceGroups"]
         for name in ("pytorchjob", "trainjob", "jobset", "raycluster", "rayjob"):
@@ -242,7 +241,7 @@ def test_the_quota_covers_what_the_pods_ask_for() -> None:
     ],
 )
 def test_the_quota_is_what_the_job_needs(variant: str, quota: dict) -> None:
-    text = ws.manifests(VARIANTS[variant])["kueue.yaml"]
+    text = manifests(VARIANTS[variant])["kueue.yaml"]
     queue = next(one for one in yaml.safe_load_all(text) if one["kind"] == "ClusterQueue")
     (flavor,) = queue["spec"]["resourceGroups"][0]["flavors"]
     assert {one["name"]: one["nominalQuota"] for one in flavor["resources"]} == quota
@@ -257,7 +256,7 @@ def _amounts(value):
 
 
 def test_bash_reads_the_batch_script_and_arguments_keep_their_spaces() -> None:
-    text = ws.manifests(replace(JOB, command=("train.py", "--note", "two words; $HOME")))["slurm.sbatch"]
+    text = manifests(replace(JOB, command=("train.py", "--note", "two words; $HOME")))["slurm.sbatch"]
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert "train.py --note 'two words; $HOME'" in text
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from worldsize import reporting
-from worldsize.reporting.__main__ import main
+from worldsize.course import reporting
+from worldsize.course.reporting.__main__ import main
 
 OUTPUTS = """
 GPUs                  384 A100 SXM 80 GB, 4 nodes in spare

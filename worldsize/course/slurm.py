@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
+from worldsize.course.ports import free_ports
 from worldsize.launch.protocol.process import die_with_parent
-from worldsize.ports import free_ports
 
 PROGRAMS = {
     "munged": "munge",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from worldsize.manifests.schema import Schema
+from worldsize.course.manifests.schema import Schema
 
 _TYPES = {
     "object": "named fields",

@@ -19,10 +19,10 @@ from urllib.request import urlopen
 
 import yaml
 
+from worldsize.course.ports import free_ports
+from worldsize.course.watching.files import rules
+from worldsize.course.watching.rank_metrics import JOB
 from worldsize.launch.protocol.process import die_with_parent
-from worldsize.ports import free_ports
-from worldsize.watching.files import rules
-from worldsize.watching.rank_metrics import JOB
 
 PROGRAM = "prometheus"
 _STARTS_WITHIN_S = 30

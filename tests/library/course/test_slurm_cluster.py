@@ -13,9 +13,8 @@ import torch
 from needs import give_up
 from processes import are_gone, wait_until
 
-import worldsize as ws
-from worldsize import slurm
-from worldsize.manifests import Job
+from worldsize.course import slurm
+from worldsize.course.manifests import Job, manifests
 
 NUM_STEPS = 6
 # DDP on two nodes, with a checkpoint after each step. On its first start it stops for ever at step 3.
@@ -88,7 +87,7 @@ def test_the_generated_array_survives_a_requeue_and_loses_no_step(cluster: slurm
     (tmp_path / "train.py").write_text(TRAIN)
     command = ("train.py", str(tmp_path), str(NUM_STEPS))
     job = Job("train", "none", command, num_nodes=2, gpus_per_node=0, time_limit_s=600)
-    (tmp_path / "train.sbatch").write_text(ws.manifests(job)["slurm.sbatch"])
+    (tmp_path / "train.sbatch").write_text(manifests(job)["slurm.sbatch"])
     number = cluster.submit(tmp_path / "train.sbatch")
     log = tmp_path / "train-0.log"
     has_stopped = wait_until(lambda: len([*tmp_path.glob("waits?")]) == 2, within_s=200)
@@ -112,7 +111,7 @@ def test_the_generated_array_survives_a_requeue_and_loses_no_step(cluster: slurm
 
 def test_a_run_that_fails_is_followed_by_the_next_of_the_chain(cluster: slurm.Cluster, tmp_path: Path) -> None:
     job = Job("fails", "none", ("-c", "raise SystemExit(1)"), 1, 0, max_restarts=1, time_limit_s=600)
-    text = ws.manifests(job)["slurm.sbatch"]
+    text = manifests(job)["slurm.sbatch"]
     (tmp_path / "fails.sbatch").write_text(text.replace("torchrun \\", "false \\"))  # fails at once
     number = cluster.submit(tmp_path / "fails.sbatch")
     cluster.wait(number)
@@ -155,7 +154,7 @@ def test_nothing_is_left_of_a_cluster_with_a_running_job(cluster: slurm.Cluster,
 def test_the_daemons_end_with_a_kernel_that_is_killed(cluster: slurm.Cluster, tmp_path: Path) -> None:
     program = f"""
 import os, signal
-from worldsize import slurm
+from worldsize.course import slurm
 started = slurm.Cluster({str(tmp_path)!r}, num_nodes=1).__enter__()._started
 print(*(process.pid for process in started), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

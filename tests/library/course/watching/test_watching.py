@@ -18,8 +18,8 @@ from needs import give_up
 from processes import wait_until
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
-from worldsize import watching
-from worldsize.watching.files import FOLDER
+from worldsize.course import watching
+from worldsize.course.watching.files import FOLDER
 
 SCRAPE_S = 0.25
 RANK = """
@@ -27,7 +27,7 @@ import os, sys, time
 from datetime import timedelta
 import torch
 import torch.distributed as dist
-from worldsize.watching import RankMetrics
+from worldsize.course.watching import RankMetrics
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timedelta(60))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from worldsize.manifests import yaml_text
-from worldsize.manifests.batch_script import batch_script
-from worldsize.manifests.job import Job
-from worldsize.manifests.jobset import jobset
-from worldsize.manifests.kubeflow import pytorchjob, trainjob
-from worldsize.manifests.queues import kueue, volcano
-from worldsize.manifests.ray import raycluster, rayjob
-from worldsize.manifests.storage import storage
+from worldsize.course.manifests import yaml_text
+from worldsize.course.manifests.batch_script import batch_script
+from worldsize.course.manifests.job import Job
+from worldsize.course.manifests.jobset import jobset
+from worldsize.course.manifests.kubeflow import pytorchjob, trainjob
+from worldsize.course.manifests.queues import kueue, volcano
+from worldsize.course.manifests.ray import raycluster, rayjob
+from worldsize.course.manifests.storage import storage
 
 _KUBERNETES: dict[str, Callable[[Job], list[dict]]] = {
     "storage": storage,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from worldsize.manifests import references, schema, yaml_text
-from worldsize.manifests.mistakes import Mistake, against, path_text
-from worldsize.manifests.schema import SCRIPT, Schemas
+from worldsize.course.manifests import references, schema, yaml_text
+from worldsize.course.manifests.mistakes import Mistake, against, path_text
+from worldsize.course.manifests.schema import SCRIPT, Schemas
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+--([\w-]+)(?:[=\s]\s*(.*?))?\s*(?:\s#.*)?$")
 

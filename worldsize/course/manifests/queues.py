@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from worldsize.manifests.job import Job
-from worldsize.manifests.pods import GPU, document, template, torchrun
-from worldsize.manifests.ray import HEAD_NEEDS
+from worldsize.course.manifests.job import Job
+from worldsize.course.manifests.pods import GPU, document, template, torchrun
+from worldsize.course.manifests.ray import HEAD_NEEDS
 
 _KUEUE = "kueue.x-k8s.io/v1beta2"
 _HOSTNAME = "kubernetes.io/hostname"

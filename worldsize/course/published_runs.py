@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_CSV = Path(__file__).parent / "data" / "published_runs.csv"  # where it is from stands in the same folder
+_CSV = Path(__file__).parents[1] / "data" / "published_runs.csv"  # where it is from stands in the same folder
 
 
 @dataclass(frozen=True)

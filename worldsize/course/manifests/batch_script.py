@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from worldsize.manifests.job import Job
+from worldsize.course.manifests.job import Job
 
 _SCRIPT = """\
 #!/bin/bash

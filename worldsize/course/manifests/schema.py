@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from worldsize.manifests import yaml_text
+from worldsize.course.manifests import yaml_text
 
 Schema = Mapping[str, Any]
 Schemas = Mapping[tuple[str, str], Schema]  # by apiVersion and kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from worldsize.manifests.job import Job
+from worldsize.course.manifests.job import Job
 from worldsize.units import GB
 
 PORT = 29500  # of torchrun's rendezvous, inside the pod's own network

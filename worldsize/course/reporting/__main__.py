@@ -1,4 +1,4 @@
-"""For students: `python -m worldsize.reporting check report.ipynb`."""
+"""For students: `python -m worldsize.course.reporting check report.ipynb`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from worldsize.reporting.notebook_check import check, read
+from worldsize.course.reporting.notebook_check import check, read
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """The exit code: 0 where every number is computed or cited."""
-    parser = argparse.ArgumentParser("python -m worldsize.reporting", description="Check a report's numbers.")
+    parser = argparse.ArgumentParser("python -m worldsize.course.reporting", description="Check a report's numbers.")
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("check", help="Find numbers that are neither computed nor cited. Nothing is run.")
     command.add_argument("notebook", type=Path, help="The report, executed and saved.")

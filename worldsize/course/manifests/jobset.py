@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from worldsize.manifests.job import Job
-from worldsize.manifests.pods import PORT, document, queue_label, template, torchrun
+from worldsize.course.manifests.job import Job
+from worldsize.course.manifests.pods import PORT, document, queue_label, template, torchrun
 
 _GROUP = "node"
 

@@ -1,0 +1,8 @@
+"""One description of a training job, and what each scheduler must be given to run it."""
+
+from worldsize.course.manifests.check import check, explain
+from worldsize.course.manifests.job import Job, Storage
+from worldsize.course.manifests.mistakes import Mistake
+from worldsize.course.manifests.render import manifests
+
+__all__ = ["Job", "Mistake", "Storage", "check", "explain", "manifests"]
