@@ -36,8 +36,15 @@ class Mistake:
 
 
 def against(schema: Schema, value: Any) -> list[tuple[str, str]]:
-    """Each place where a value does not fit a schema, with a sentence, in the order of the places."""
-    from jsonschema import Draft202012Validator
+    """Each place where a value does not fit a schema, with a sentence, in the order of the places.
+
+    Raises:
+        RuntimeError: jsonschema is not installed.
+    """
+    try:
+        from jsonschema import Draft202012Validator
+    except ImportError:
+        raise RuntimeError("jsonschema, which checks manifests, is not installed: pip install jsonschema") from None
 
     errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda error: [*map(str, error.absolute_path)])
     return list(

@@ -8,8 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
-
 JOB = "ranks"
 
 
@@ -19,10 +17,14 @@ class RankMetrics:
     With `tensorboard`, a folder, the same numbers are also written there, as the run `rank0`, `rank1`, ...
 
     Raises:
-        RuntimeError: TensorBoard is asked for and is not installed.
+        RuntimeError: prometheus_client is not installed, or TensorBoard is asked for and is not.
     """
 
     def __init__(self, rank: int, folder: Path | str, tensorboard: Path | str | None = None) -> None:
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+        except ImportError:
+            raise RuntimeError("prometheus_client is not installed: pip install prometheus_client") from None
         registry = CollectorRegistry()
         self._loss = Gauge("train_loss", "Loss of the last step.", registry=registry)
         self._step_s = Gauge("train_step_seconds", "Time of the last step.", registry=registry)

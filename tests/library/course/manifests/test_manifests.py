@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -382,3 +383,10 @@ def test_a_list_of_definitions_is_read_as_kubectl_prints_it(crds: Path) -> None:
 def test_a_folder_without_definitions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no CustomResourceDefinition"):
         check(FILES["jobset.yaml"], tmp_path)
+
+
+def test_without_jsonschema_the_error_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    with pytest.raises(RuntimeError, match="pip install jsonschema"):
+        check(FILES["jobset.yaml"])
+    assert explain(FILES["jobset.yaml"]), "which needs no schema checker"

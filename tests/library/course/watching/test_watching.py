@@ -232,3 +232,9 @@ def test_without_tensorboard_the_error_says_what_to_install(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(RuntimeError, match="pip install tensorboard"):
         watching.RankMetrics(0, tmp_path, tensorboard=tmp_path / "events")
+
+
+def test_without_the_client_of_prometheus_the_error_says_what_to_install(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(RuntimeError, match="pip install prometheus_client"):
+        watching.RankMetrics(0, tmp_path)
