@@ -61,13 +61,6 @@ def font_warning(quiz: Quiz) -> str | None:
     )
 
 
-def essay_warning(quiz: Quiz) -> str | None:
-    """A sentence about essays that a format leaves out; None where there are none."""
-    if not quiz.blueprint.essays or all(format.name != "jupyterquiz" for format in quiz.formats):
-        return None
-    return "jupyterquiz has no essays: they are left out of its files."
-
-
 def points_by_hand(file: Path | None, earlier: Path, forms: Sequence[Form]) -> dict[tuple[str, int], HandPoints]:
     """The points of essays in a file or, without one, among earlier marks; none without either."""
     if file is None and not earlier.is_file():

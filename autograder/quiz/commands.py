@@ -102,9 +102,8 @@ def make(
             task = bar.add_task("Writing", total=len(quiz.roster))
             summary = write_quiz(quiz, out, force=force, jobs=jobs, done=lambda num: bar.advance(task, num))
     console.print(summary, markup=False, soft_wrap=True)
-    for warning in (command_options.font_warning(quiz), command_options.essay_warning(quiz)):
-        if warning:
-            errors.print(warning, markup=False, soft_wrap=True)
+    if warning := command_options.font_warning(quiz):
+        errors.print(warning, markup=False, soft_wrap=True)
     console.print(f"Written: {out}. Hand out only what is in {out / HANDOUTS}.", markup=False, soft_wrap=True)
 
 

@@ -199,7 +199,7 @@ def everybody_knew_everything(course: Path) -> None:
     with open(course / "marks/scores.csv", newline="") as file:
         assert {row["percent"] for row in csv.DictReader(file)} <= {"100", "100.0"}
     found = {path.relative_to(course / "module").as_posix() for path in (course / "module").glob("*/*")}
-    answers = ("moodle", "canvas", "qti21", "gift", "jupyterquiz", "key.pdf", "key.html", "key.csv", "key.json")
+    answers = ("moodle", "canvas", "qti21", "key.pdf", "key.html", "key.csv", "key.json")
     handouts = {f"handouts/{name}" for name in ("html", "pdf", "md", "ipynb")}
     assert found == handouts | {f"answers/{name}" for name in answers}
 
@@ -337,7 +337,7 @@ def _begins(block: Block, entry: tuple[str, str]) -> bool:
         "module/handouts/pdf/ada.pdf",
         "module/summary.txt",
         "week2/answers/moodle/ada.moodle.xml",
-        "exam/answers/gift/ada.gift.txt",
+        "exam/answers/qti21/ada.qti21.zip",
         "elsewhere/key.pdf",
         "solutions/quiz_module/x.ipynb",
         "marks/scores.csv",

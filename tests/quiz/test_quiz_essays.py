@@ -15,7 +15,7 @@ from needs import give_up
 from quiz_class import KINDS, notebook, right, write_bank
 from quiz_qti21 import check_package
 from quiz_samples import ESSAY, NUMERIC, question
-from quiz_tools import fetched, gift_parser, pyslet_source, qti12_dtd, qti21_engine  # noqa: F401 - fixtures
+from quiz_tools import fetched, pyslet_source, qti12_dtd, qti21_engine  # noqa: F401 - fixtures
 from typer.testing import CliRunner
 
 from autograder.cli import app
@@ -132,11 +132,6 @@ def test_qti21_has_a_text_for_a_scorer(form, qti21_engine):  # noqa: F811
     assert text.count("reduce-scatter") == 1 and "correctResponse" not in text
     score, shown = qti21_engine(item, {"RESPONSE": "Because."})
     assert score == 0 and shown == {"general"}
-
-
-def test_gift_has_an_essay_and_jupyterquiz_leaves_it_out(form, gift_parser):  # noqa: F811
-    assert [one["type"] for one in gift_parser(FORMATS["gift"].render(form))] == ["Category", "Numerical", "Essay"]
-    assert [one["id"] for one in json.loads(FORMATS["jupyterquiz"].render(form))] == [form.variants[0].id]
 
 
 def test_the_preview_shows_the_rubric_and_the_pool(tmp_path):

@@ -68,11 +68,11 @@ def test_every_student_gets_a_form_in_every_format_and_the_instructor_a_key(plac
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_only_its_owner_can_read_what_holds_answers(place, make, monkeypatch, jobs):
     monkeypatch.setattr(quiz_folder, "_FEW", 2)
-    make("--format", "md", format="gift", jobs=jobs)
+    make("--format", "md", format="moodle", jobs=jobs)
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (place / "quiz").rglob("*")}
     answers = place / "quiz/answers"
     private = [path for path in modes if path == answers or answers in path.parents]
-    assert {path.name for path in private} >= {"gift", "s0000.gift.txt", "key.json", "key.csv"}
+    assert {path.name for path in private} >= {"moodle", "s0000.moodle.xml", "key.json", "key.csv"}
     assert {path: modes[path] for path in private} == {path: 0o700 if path.is_dir() else 0o600 for path in private}
     assert modes[place / "quiz/handouts/md/s0000.md"] & 0o044 == 0o044
 

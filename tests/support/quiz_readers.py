@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import re
 import xml.etree.ElementTree as ET
 import zipfile
@@ -349,11 +348,6 @@ def qti_text(element, leave_out=()):
 def plain_spaces(text):
     """Single spaces."""
     return " ".join(re.sub(r"\\\((.*?)\\\)", r"$\1$", text).split())
-
-
-def read_jupyterquiz(data):
-    """The questions of a JSON file for jupyterquiz, as they are."""
-    return json.loads(data)
 
 
 def unzip(data):

@@ -1,16 +1,13 @@
 """Other people's readers of quiz formats, fetched once into pytest's cache: what reads a format there is the judge.
 
-- gift-pegjs (npm, MIT) reads GIFT.
 - Pyslet (PyPI, BSD) parses QTI 2.1 and runs its response processing; its source ships the QTI 1.2.1 DTD.
-- jupyterquiz (PyPI, MIT) has the scripts that check an answer.
 - amc2moodle (PyPI, GPL) reads Moodle XML, to print it: choices, numbers and essays, of the kinds that we write.
 - qti2latex (PyPI, MIT) reads the packages that Canvas exports, to print them: groups and choices.
 
-No package of PyPI, npm or Debian was found that ships the XML Schema of QTI 2.1; `quiz_qti21.py` checks its structure.
+No package of PyPI or Debian was found that ships the XML Schema of QTI 2.1; `quiz_qti21.py` checks its structure.
 """
 
 import json
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -20,9 +17,7 @@ from pathlib import Path
 
 import pytest
 from fetched import fetched  # noqa: F401 - a fixture
-from needs import give_up
 
-_NEED = "quiztools"
 _HERE = Path(__file__).parent
 
 
@@ -100,44 +95,3 @@ def qti2latex(fetched):  # noqa: F811
     """Read a Canvas assessment with qti2latex: its groups as dicts."""
     with _reader("qti2latex", _wheel(fetched, "qti2latex", "0.1.6")) as ask:
         yield ask
-
-
-@pytest.fixture(scope="session")
-def gift_parser(fetched):  # noqa: F811
-    """Read GIFT with gift-pegjs."""
-    if not shutil.which("npm"):
-        give_up(_NEED, "there is no npm")
-    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--silent", "gift-pegjs@1.0.2", "--prefix"]
-    folder = fetched("gift-pegjs-1.0.2", ["npm", "install", *options])
-
-    def read(data):
-        script = (
-            "process.stdout.write(JSON.stringify(require('gift-pegjs').parse(require('fs').readFileSync(0,'utf8'))))"
-        )
-        done = subprocess.run(["node", "-e", script], input=data, capture_output=True, cwd=folder, timeout=60)
-        assert done.returncode == 0, done.stderr.decode()[-2000:]
-        return json.loads(done.stdout)
-
-    return read
-
-
-@pytest.fixture(scope="session")
-def jupyterquiz_checker(fetched):  # noqa: F811
-    """Checks typed answers with the scripts of jupyterquiz: pairs of a question and a text, to (is right, feedback)."""
-    if not shutil.which("node"):
-        give_up(_NEED, "there is no node")
-
-    folder = _wheel(fetched, "jupyterquiz", "2.9.6.4")
-    scripts = [folder / "jupyterquiz" / "js" / f"{name}.js" for name in ("helpers", "numeric", "string")]
-
-    def check(pairs):
-        done = subprocess.run(
-            ["node", str(_HERE / "jupyterquiz_check.js"), *map(str, scripts)],
-            input=json.dumps(pairs).encode(),
-            capture_output=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr.decode()[-2000:]
-        return [tuple(one) for one in json.loads(done.stdout)]
-
-    return check

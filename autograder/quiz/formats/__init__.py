@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autograder.quiz.formats import canvas, gift, html, jupyterquiz, markdown, moodle, notebook, pdf, qti21
+from autograder.quiz.formats import canvas, html, markdown, moodle, notebook, pdf, qti21
 from autograder.quiz.formats.format import Format
 
 FORMATS: dict[str, Format] = {
@@ -15,7 +15,5 @@ FORMATS: dict[str, Format] = {
         Format("moodle", ".moodle.xml", moodle.render),
         Format("canvas", ".qti12.zip", canvas.render),
         Format("qti21", ".qti21.zip", qti21.render),
-        Format("gift", ".gift.txt", gift.render),
-        Format("jupyterquiz", ".jupyterquiz.json", jupyterquiz.render),
     )
 }

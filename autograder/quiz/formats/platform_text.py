@@ -6,7 +6,7 @@ import math
 import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-from autograder.markdown.platform_markup import mark_gaps, put_in
+from autograder.markdown.platform_markup import mark_gaps
 from autograder.quiz.formats.form_text import instruction
 from autograder.quiz.forms import Form
 from worldsize.quiz import Variant
@@ -48,12 +48,6 @@ def gaps_of(variant: Variant) -> list[str]:
     return [
         name for name in gap_names(variant.text) if isinstance(variant.answer, Gaps) and name in variant.answer.gaps
     ]
-
-
-def gap_text(variant: Variant, place: int) -> str:
-    """The text of a question about one gap alone, counted from 0: all gaps are numbered blanks."""
-    blanks = [f"\\_\\_\\_({number})\\_\\_\\_" for number in range(1, len(gaps_of(variant)) + 1)]
-    return f"{put_in(text_of(variant), blanks)}\n\nWhat belongs in ({place + 1})?"
 
 
 def names_of(form: Form) -> list[str]:
