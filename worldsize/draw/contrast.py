@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from PIL import Image
 
-from worldsize.draw.annotations import label_point, white_box
+from worldsize.draw._annotations import label_point, white_box
 from worldsize.draw.palette import BLACK, GREEN, SKY, VERMILLION
 from worldsize.draw.picture import Picture, finish
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worldsize import draw
-from worldsize.draw.line_end_labels import spread
+from worldsize.draw._line_end_labels import spread
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -11,7 +11,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from torch.distributed.device_mesh import DeviceMesh
 
 from worldsize import draw
-from worldsize.draw import mesh_layout
+from worldsize.draw import _mesh_layout as mesh_layout
 
 pytestmark = pytest.mark.filterwarnings("error")
 

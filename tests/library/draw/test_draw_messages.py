@@ -10,8 +10,8 @@ from rings import ring_all_reduce
 
 import worldsize as ws
 from worldsize import draw, hardware
-from worldsize.draw.message_steps import rounds
-from worldsize.draw.rank_circle import Circle
+from worldsize.draw._message_steps import rounds
+from worldsize.draw._rank_circle import Circle
 from worldsize.timeline import Event, Timeline
 
 

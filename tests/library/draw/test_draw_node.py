@@ -7,8 +7,8 @@ import pytest
 from matplotlib.patches import Circle
 
 from worldsize import draw, hardware
-from worldsize.draw.node_layout import layout_of
-from worldsize.draw.node_path import way
+from worldsize.draw._node_layout import layout_of
+from worldsize.draw._node_path import way
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from worldsize import draw
-from worldsize.draw import label_places
-from worldsize.draw.label_places import Box, Leader, place_labels
+from worldsize.draw import _label_places as label_places
+from worldsize.draw._label_places import Box, Leader, place_labels
 
 pytestmark = pytest.mark.filterwarnings("error")
 

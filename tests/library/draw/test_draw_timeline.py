@@ -9,8 +9,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import PathPatch
 
 from worldsize import draw
-from worldsize.draw import block_styles
-from worldsize.draw.outlined_text import OutlinedText, outline
+from worldsize.draw import _block_styles as block_styles
+from worldsize.draw._outlined_text import OutlinedText, outline
 from worldsize.draw.picture import SCREEN_DPI
 from worldsize.timeline import Event, Timeline
 

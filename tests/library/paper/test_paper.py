@@ -9,7 +9,7 @@ import torch.distributed as dist
 import worldsize as ws
 from tests.library.paper import programs
 from worldsize import units
-from worldsize.draw.timeline_content import TimelineContent
+from worldsize.draw._timeline_content import TimelineContent
 from worldsize.explore import explore
 from worldsize.models import shape
 

@@ -8,8 +8,8 @@ from html import escape
 from importlib.resources import files
 
 from worldsize import units
-from worldsize.draw.message_steps import Round
-from worldsize.draw.rank_circle import Circle
+from worldsize.draw._message_steps import Round
+from worldsize.draw._rank_circle import Circle
 
 _RADIUS, _WIDTH, _HEIGHT = 150, 640, 370  # pixels
 

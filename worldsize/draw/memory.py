@@ -10,7 +10,7 @@ from itertools import cycle
 from matplotlib.axes import Axes
 
 from worldsize import units
-from worldsize.draw.annotations import label_point, mark_capacity, white_box
+from worldsize.draw._annotations import label_point, mark_capacity, white_box
 from worldsize.draw.palette import PART_STYLES
 from worldsize.draw.picture import Picture, finish
 

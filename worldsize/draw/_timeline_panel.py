@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
 from matplotlib.transforms import blended_transform_factory
 
-from worldsize.draw.block_styles import Style, blocks, rectangles, style_of
-from worldsize.draw.outlined_text import OutlinedText, width_in
+from worldsize.draw._block_styles import Style, blocks, rectangles, style_of
+from worldsize.draw._outlined_text import OutlinedText, width_in
+from worldsize.draw._timeline_content import TimelineContent
 from worldsize.draw.palette import IDLE, INK
 from worldsize.draw.picture import SCREEN_DPI
-from worldsize.draw.timeline_content import TimelineContent
 from worldsize.event import COMMUNICATION, WAIT, Event
 from worldsize.intervals import Intervals
 

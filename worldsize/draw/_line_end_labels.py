@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 
-from worldsize.draw.outlined_text import POINTS_PER_INCH
+from worldsize.draw._outlined_text import POINTS_PER_INCH
 from worldsize.draw.palette import GREY, INK
 from worldsize.draw.picture import Picture
 

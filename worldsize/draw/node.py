@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 
 from worldsize import hardware, units
-from worldsize.draw.node_layout import (
+from worldsize.draw._node_layout import (
     FRAME_IN,
     MOST_GPUS,
     WIDTH_IN,
@@ -21,8 +21,8 @@ from worldsize.draw.node_layout import (
     rate,
     store_name,
 )
-from worldsize.draw.node_path import Way, way
-from worldsize.draw.outlined_text import width_in
+from worldsize.draw._node_path import Way, way
+from worldsize.draw._outlined_text import width_in
 from worldsize.draw.palette import BLUE, GREY, INK, VERMILLION
 from worldsize.draw.picture import Picture
 from worldsize.hardware import Cluster

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from matplotlib.axes import Axes
 
-from worldsize.draw.annotations import label_point, white_box
+from worldsize.draw._annotations import label_point, white_box
 from worldsize.draw.palette import FAINT, GREEN, IDLE, INK, VERMILLION
 from worldsize.draw.picture import Picture, finish
 

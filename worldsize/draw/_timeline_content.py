@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from worldsize.draw.block_styles import in_order
+from worldsize.draw._block_styles import in_order
 from worldsize.event import COMMUNICATION, LOST, SPANS, WAIT, Event
 from worldsize.intervals import Intervals, exposed, length_s, under_way, without, working
 from worldsize.timeline import Timeline

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from worldsize import units
-from worldsize.draw.message_panels import WIDTH, StepPanels
-from worldsize.draw.message_player import animated
-from worldsize.draw.message_steps import Round, rounds
+from worldsize.draw._message_panels import WIDTH, StepPanels
+from worldsize.draw._message_player import animated
+from worldsize.draw._message_steps import Round, rounds
 from worldsize.draw.picture import Picture
 from worldsize.timeline import Timeline
 

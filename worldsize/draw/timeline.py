@@ -9,13 +9,13 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 
 from worldsize import units
-from worldsize.draw.annotations import white_box
-from worldsize.draw.outlined_text import width_in
+from worldsize.draw._annotations import white_box
+from worldsize.draw._outlined_text import width_in
+from worldsize.draw._timeline_content import TimelineContent
+from worldsize.draw._timeline_legend import TimelineLegend
+from worldsize.draw._timeline_panel import Panel, lane_names_in, rank_names_in
 from worldsize.draw.palette import INK
 from worldsize.draw.picture import SCREEN_DPI, Picture, finish
-from worldsize.draw.timeline_content import TimelineContent
-from worldsize.draw.timeline_legend import TimelineLegend
-from worldsize.draw.timeline_panel import Panel, lane_names_in, rank_names_in
 from worldsize.intervals import length_s
 from worldsize.timeline import Timeline
 

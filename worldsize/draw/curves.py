@@ -7,7 +7,7 @@ from itertools import cycle
 
 from matplotlib.axes import Axes
 
-from worldsize.draw.line_end_labels import label_ends
+from worldsize.draw._line_end_labels import label_ends
 from worldsize.draw.palette import line_styles
 from worldsize.draw.picture import Picture, finish
 

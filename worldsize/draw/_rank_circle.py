@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from worldsize.draw.message_steps import Transfer
+from worldsize.draw._message_steps import Transfer
 
 _NODE, _MOST_OF_ARC = 0.19, 0.24  # a node's radius: a fraction of the circle's, and at most of the way to the next node
 _BEND = 0.16  # of an arrow's length, to its left, so that there and back are two arrows

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from worldsize.draw.node_layout import Layout, Point
+from worldsize.draw._node_layout import Layout, Point
 from worldsize.hardware import Cluster, Hop
 
 _STORES = {"storage": "shared", "drives": "local"}  # an end of a path, and the part of the picture

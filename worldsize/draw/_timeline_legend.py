@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from worldsize.draw.block_styles import Style, blocks, style_of
-from worldsize.draw.outlined_text import OutlinedText, width_in
+from worldsize.draw._block_styles import Style, blocks, style_of
+from worldsize.draw._outlined_text import OutlinedText, width_in
+from worldsize.draw._timeline_content import TimelineContent
+from worldsize.draw._timeline_panel import BUBBLE, UNDERLINE_PX
 from worldsize.draw.palette import INK
 from worldsize.draw.picture import SCREEN_DPI, Picture
-from worldsize.draw.timeline_content import TimelineContent
-from worldsize.draw.timeline_panel import BUBBLE, UNDERLINE_PX
 from worldsize.event import COMMUNICATION
 
 _SIZE, _LINE, _BOTTOM = 8.5, 0.24, 0.08  # font size in points; height of a line, and space below all, in inches

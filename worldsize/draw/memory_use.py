@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 
-from worldsize.draw._memory_over_time import memory_over_time
-from worldsize.draw.annotations import white_box
+from worldsize.draw._annotations import white_box
+from worldsize.draw.memory_over_time import memory_over_time
 from worldsize.draw.picture import Picture
 from worldsize.memory import MemoryUse
 

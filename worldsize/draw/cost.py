@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from worldsize import units
-from worldsize.draw.annotations import white_box
+from worldsize.draw._annotations import white_box
 from worldsize.draw.palette import BLACK, BLUE, FAINT, GREEN, INK, ORANGE, VERMILLION
 from worldsize.draw.picture import Picture, finish
 

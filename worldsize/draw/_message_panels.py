@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from worldsize.draw.message_steps import Round
-from worldsize.draw.outlined_text import OutlinedText
+from worldsize.draw._message_steps import Round
+from worldsize.draw._outlined_text import OutlinedText
+from worldsize.draw._rank_circle import Circle
 from worldsize.draw.palette import BLUE, INK, VERMILLION
-from worldsize.draw.rank_circle import Circle
 
 WIDTH = 9.0  # inches, as all sizes here
 _TITLE, _CAPTION, _MARGIN = 0.36, 0.42, 0.15

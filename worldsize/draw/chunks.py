@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from worldsize.draw.annotations import white_box
+from worldsize.draw._annotations import white_box
 from worldsize.draw.palette import GREEN, INK, SKY
 from worldsize.draw.picture import Picture, finish
 

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from worldsize.draw.annotations import white_box
-from worldsize.draw.mesh_layout import DeviceMesh, Mesh, mesh_of, rectangles
+from worldsize.draw._annotations import white_box
+from worldsize.draw._mesh_layout import DeviceMesh, Mesh, mesh_of, rectangles
 from worldsize.draw.palette import INK, PART_STYLES
 from worldsize.draw.picture import Picture, finish
 

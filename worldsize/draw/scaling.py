@@ -9,7 +9,7 @@ from statistics import median
 
 from matplotlib.axes import Axes
 
-from worldsize.draw.annotations import white_box
+from worldsize.draw._annotations import white_box
 from worldsize.draw.palette import BLACK, BLUE, GREEN, GREY, INK, ORANGE, VERMILLION
 from worldsize.draw.picture import Picture, finish
 

@@ -14,9 +14,9 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from worldsize import units
+from worldsize.draw._label_places import Box, Place, place_labels
+from worldsize.draw._outlined_text import POINTS_PER_INCH
 from worldsize.draw._table import head
-from worldsize.draw.label_places import Box, Place, place_labels
-from worldsize.draw.outlined_text import POINTS_PER_INCH
 from worldsize.draw.palette import BLACK, BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION
 from worldsize.draw.picture import Picture, finish
 

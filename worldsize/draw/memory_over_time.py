@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from matplotlib.axes import Axes
 
 from worldsize import units
-from worldsize.draw.annotations import label_point, mark_capacity, white_box
+from worldsize.draw._annotations import label_point, mark_capacity, white_box
 from worldsize.draw.palette import INK, PART_STYLES
 from worldsize.draw.picture import Picture, finish
 

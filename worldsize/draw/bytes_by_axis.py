@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worldsize.draw._memory import stacked_bars
+from worldsize.draw.memory import stacked_bars
 from worldsize.draw.picture import Picture
 from worldsize.timeline import Timeline
 
