@@ -1,18 +1,17 @@
-"""What in a design does not add up: a function for each kind, which returns the sentence that says why, or nothing.
+"""What in a design does not add up: for each part of the file, the sentences that say why.
 
-The sentences name keys of the file. Where a later kind would only repeat an earlier one, it is not asked: memory is
+The sentences name keys of the file. Where a later part would only repeat an earlier one, it is not asked: memory is
 asked only of a legal plan, and days and dollars only of one that fits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TypeAlias
 
 from worldsize.capstone import bill, saves
-from worldsize.capstone.design import Design, SwitchLevel
+from worldsize.capstone.design import Design, Network, SwitchLevel
 from worldsize.capstone.figures import least_step_s, run
 from worldsize.outages import Policy
 from worldsize.planning.layout import stage_layers
@@ -23,8 +22,6 @@ from worldsize.units import DAY, format_bytes, format_time_s, significant
 MOST_EPOCHS = 4  # over the same tokens, up to which they teach nearly as much as new ones: Muennighoff et al. 2023
 _SAME = 1 - 1e-9  # for sums of rounded numbers
 
-Kind: TypeAlias = Callable[[Design], str | None]
-
 
 def check(design: Design, cost: Cost | None = None, policy: Policy | None = None) -> list[str]:
     """A sentence for each thing that does not add up; none if all does.
@@ -32,13 +29,11 @@ def check(design: Design, cost: Cost | None = None, policy: Policy | None = None
     Without a cost of a step, days and dollars are asked of the least that any program takes, at the peak of all GPUs.
     A policy decides on saves, as in `run`, and may go on with fewer nodes where spares are too few.
     """
-    found = _asked(design, PLAN)
-    if not found:
-        found += _asked(design, MEMORY)
-    found += _asked(design, DATA) + _asked(design, NETWORK) + _asked(design, STORAGE)
+    found = [*_of_plan(design)] or [*_of_memory(design)]
+    found += [*_of_data(design), *_of_network(design), *_of_storage(design)]
     if policy is None:
-        found += _asked(design, SPARES)
-    found += _asked(design, FAILURES) + _asked(design, POWER)
+        found += _of_spares(design)
+    found += [*_of_failures(design), *_of_power(design)]
     if found:
         return found
     if cost is None:
@@ -47,286 +42,215 @@ def check(design: Design, cost: Cost | None = None, policy: Policy | None = None
     return over_budget(design, run(design, cost, policy).days)
 
 
-def _asked(design: Design, kinds: tuple[Kind, ...]) -> list[str]:
-    return [sentence for kind in kinds if (sentence := kind(design))]
+def _of_plan(design: Design) -> Iterator[str]:
+    plan, shape, cluster, data = design.plan, design.shape, design.cluster, design.data
+    num_ranks, tp, per_node = plan.dp * plan.tp * plan.pp * plan.cp, plan.tp, cluster.gpus_per_node
+    if num_ranks != cluster.world_size:
+        yield (
+            f"plan: dp {plan.dp} x tp {tp} x pp {plan.pp} x cp {plan.cp} are {num_ranks:,} ranks, and "
+            f"{design.nodes.num_nodes:,} nodes have {cluster.world_size:,} GPUs; they must be as many."
+        )
+    if per_node % tp:
+        shared = "so layers would be shared over the network"
+        yield f"plan.tp: {tp} does not divide the {per_node} GPUs of a node, {shared}."
+    if shape.num_heads % tp or shape.num_kv_heads % tp:
+        yield f"plan.tp: {tp} does not divide {shape.num_heads} heads and {shape.num_kv_heads} key/value heads."
+    if not stage_layers(shape.num_layers, plan.pp, plan.num_chunks):
+        yield (
+            f"plan.pp: {shape.num_layers} layers, or {shape.num_layers + 2} with the embedding and the head, cannot be "
+            f"cut into {plan.pp} stages x {plan.num_chunks} chunks."
+        )
+    if data.global_batch % (plan.dp * plan.micro_batch):
+        yield (
+            f"data.global_batch: {data.global_batch:,} sequences cannot be cut into micro-batches of "
+            f"{plan.micro_batch} on each of {plan.dp} replicas; it must be a multiple of {plan.dp * plan.micro_batch}."
+        )
+    if data.length % (2 * plan.cp if plan.cp > 1 else 1) or data.length // plan.cp % tp:
+        pieces = f"into 2 x cp {plan.cp} pieces, and a rank's share of them by " if plan.cp > 1 else "by "
+        yield f"data.length: {data.length:,} tokens cannot be cut {pieces}tp {tp}."
+    if shape.num_experts % plan.ep or plan.dp * plan.cp % plan.ep:
+        yield (
+            f"plan.ep: {plan.ep} must divide the {shape.num_experts} experts of a layer and the dp x cp = "
+            f"{plan.dp * plan.cp} ranks that share them."
+        )
+    if plan.zero_stage and plan.dp * plan.cp == 1:
+        yield f"plan.zero_stage: ZeRO-{plan.zero_stage} shards over dp x cp ranks, and there is 1: nothing to share."
+    yield from _of_software(design)
 
 
-def not_all_gpus(design: Design) -> str | None:
-    plan, num_gpus = design.plan, design.cluster.world_size
-    num_ranks = plan.dp * plan.tp * plan.pp * plan.cp
-    if num_ranks == num_gpus:
-        return None
-    return (
-        f"plan: dp {plan.dp} x tp {plan.tp} x pp {plan.pp} x cp {plan.cp} are {num_ranks:,} ranks, and "
-        f"{design.nodes.num_nodes:,} nodes have {num_gpus:,} GPUs; they must be as many."
-    )
-
-
-def tp_leaves_its_node(design: Design) -> str | None:
-    tp, per_node = design.plan.tp, design.cluster.gpus_per_node
-    if per_node % tp == 0:
-        return None
-    return f"plan.tp: {tp} does not divide the {per_node} GPUs of a node, so layers would be shared over the network."
-
-
-def tp_cuts_heads(design: Design) -> str | None:
-    tp, shape = design.plan.tp, design.shape
-    if shape.num_heads % tp == 0 and shape.num_kv_heads % tp == 0:
-        return None
-    return f"plan.tp: {tp} does not divide {shape.num_heads} heads and {shape.num_kv_heads} key/value heads."
-
-
-def stages_are_unequal(design: Design) -> str | None:
-    plan, num_layers = design.plan, design.shape.num_layers
-    if stage_layers(num_layers, plan.pp, plan.num_chunks):
-        return None
-    return (
-        f"plan.pp: {num_layers} layers, or {num_layers + 2} with the embedding and the head, cannot be cut into "
-        f"{plan.pp} stages x {plan.num_chunks} chunks."
-    )
-
-
-def batch_is_not_cut(design: Design) -> str | None:
-    plan, batch = design.plan, design.data.global_batch
-    if batch % (plan.dp * plan.micro_batch) == 0:
-        return None
-    return (
-        f"data.global_batch: {batch:,} sequences cannot be cut into micro-batches of {plan.micro_batch} on each of "
-        f"{plan.dp} replicas; it must be a multiple of {plan.dp * plan.micro_batch}."
-    )
-
-
-def sequence_is_not_cut(design: Design) -> str | None:
-    plan, length = design.plan, design.data.length
-    if length % (2 * plan.cp if plan.cp > 1 else 1) == 0 and length // plan.cp % plan.tp == 0:
-        return None
-    pieces = f"into 2 x cp {plan.cp} pieces, and a rank's share of them by " if plan.cp > 1 else "by "
-    return f"data.length: {length:,} tokens cannot be cut {pieces}tp {plan.tp}."
-
-
-def experts_are_not_shared(design: Design) -> str | None:
-    plan, num_experts = design.plan, design.shape.num_experts
-    if num_experts % plan.ep == 0 and plan.dp * plan.cp % plan.ep == 0:
-        return None
-    return (
-        f"plan.ep: {plan.ep} must divide the {num_experts} experts of a layer and the dp x cp = {plan.dp * plan.cp} "
-        "ranks that share them."
-    )
-
-
-def nothing_to_shard(design: Design) -> str | None:
-    plan = design.plan
-    if plan.zero_stage == 0 or plan.dp * plan.cp > 1:
-        return None
-    return f"plan.zero_stage: ZeRO-{plan.zero_stage} shards over dp x cp ranks, and there is 1: nothing to share."
-
-
-def schedule_is_another(design: Design) -> str | None:
-    plan, schedule = design.plan, design.software.schedule
+def _of_software(design: Design) -> Iterator[str]:
+    plan, software, gpu = design.plan, design.software, design.cluster.gpu
     right = "none" if plan.pp == 1 else "interleaved" if plan.num_chunks > 1 else "1f1b"
-    if schedule == right:
-        return None
-    return (
-        f'software.schedule: "{schedule}" cannot run pp {plan.pp} with {plan.num_chunks} chunks a stage; that takes '
-        f'"{right}".'
-    )
+    if software.schedule != right:
+        yield (
+            f'software.schedule: "{software.schedule}" cannot run pp {plan.pp} with {plan.num_chunks} chunks a stage; '
+            f'that takes "{right}".'
+        )
+    num_micro = design.layout.num_micro_batches
+    if plan.num_chunks > 1 and num_micro % plan.pp:
+        yield (
+            f"software.schedule: interleaved stages take micro-batches in rounds of pp {plan.pp}, and a replica has "
+            f"{num_micro}; data.global_batch must be a multiple of dp x micro_batch x pp = "
+            f"{plan.dp * plan.micro_batch * plan.pp:,}."
+        )
+    if software.precision not in gpu.peak_flops_per_s:
+        known = ", ".join(gpu.peak_flops_per_s)
+        yield f"software.precision: the {gpu.name} computes in {known}, not in {software.precision}."
 
 
-def rounds_are_not_whole(design: Design) -> str | None:
-    plan, num_micro = design.plan, design.layout.num_micro_batches
-    if plan.num_chunks == 1 or num_micro % plan.pp == 0:
-        return None
-    return (
-        f"software.schedule: interleaved stages take micro-batches in rounds of pp {plan.pp}, and a replica has "
-        f"{num_micro}; data.global_batch must be a multiple of dp x micro_batch x pp = "
-        f"{plan.dp * plan.micro_batch * plan.pp:,}."
-    )
-
-
-def gpu_lacks_precision(design: Design) -> str | None:
-    gpu, precision = design.cluster.gpu, design.software.precision
-    if precision in gpu.peak_flops_per_s:
-        return None
-    return f"software.precision: the {gpu.name} computes in {', '.join(gpu.peak_flops_per_s)}, not in {precision}."
-
-
-def states_do_not_fit(design: Design) -> str | None:
+def _of_memory(design: Design) -> Iterator[str]:
     parts, has = held(design.layout), design.cluster.gpu.memory_bytes
-    if parts.states_bytes <= has:
-        return None
-    return (
-        f"plan: weights {format_bytes(parts.weights_bytes)}, gradients {format_bytes(parts.gradients_bytes)} and "
-        f"optimizer state {format_bytes(parts.optimizer_bytes)} on a GPU are more than its {format_bytes(has)}, before "
-        "any activation; take more tp or pp, or a higher plan.zero_stage."
-    )
+    if parts.states_bytes > has:
+        yield (
+            f"plan: weights {format_bytes(parts.weights_bytes)}, gradients {format_bytes(parts.gradients_bytes)} and "
+            f"optimizer state {format_bytes(parts.optimizer_bytes)} on a GPU are more than its {format_bytes(has)}, "
+            "before any activation; take more tp or pp, or a higher plan.zero_stage."
+        )
+    elif parts.total_bytes > has:
+        yield (
+            f"plan: {format_bytes(parts.states_bytes)} of weights, gradients and optimizer state leave "
+            f"{format_bytes(has - parts.states_bytes)} of a GPU's {format_bytes(has)}, and activations take "
+            f"{format_bytes(parts.activations_bytes)}; recompute more, or take a smaller micro_batch."
+        )
+    host, copy_bytes = design.cluster.host, design.checkpoint_bytes / design.nodes.num_nodes
+    if design.checkpoint.is_async and host and copy_bytes > host.memory_bytes:
+        yield (
+            f"checkpoint.is_async: a node's share of a save, {format_bytes(copy_bytes)}, does not fit in its host's "
+            f"{format_bytes(host.memory_bytes)}; save synchronously, or share it among more nodes."
+        )
 
 
-def activations_do_not_fit(design: Design) -> str | None:
-    parts, has = held(design.layout), design.cluster.gpu.memory_bytes
-    if parts.states_bytes > has or parts.total_bytes <= has:
-        return None
-    return (
-        f"plan: {format_bytes(parts.states_bytes)} of weights, gradients and optimizer state leave "
-        f"{format_bytes(has - parts.states_bytes)} of a GPU's {format_bytes(has)}, and activations take "
-        f"{format_bytes(parts.activations_bytes)}; recompute more, or take a smaller micro_batch."
-    )
-
-
-def host_holds_no_copy(design: Design) -> str | None:
-    host = design.cluster.host
-    if not design.checkpoint.is_async or host is None:
-        return None
-    copy_bytes = design.checkpoint_bytes / design.nodes.num_nodes
-    if copy_bytes <= host.memory_bytes:
-        return None
-    return (
-        f"checkpoint.is_async: a node's share of a save, {format_bytes(copy_bytes)}, does not fit in its host's "
-        f"{format_bytes(host.memory_bytes)}; save synchronously, or share it among more nodes."
-    )
-
-
-def sequence_is_too_long(design: Design) -> str | None:
-    length, most = design.data.length, design.shape.context_length
-    if length <= most:
-        return None
-    return f"data.length: sequences of {length:,} tokens are longer than the model's context of {most:,}."
-
-
-def tokens_are_too_few(design: Design) -> str | None:
-    data = design.data
+def _of_data(design: Design) -> Iterator[str]:
+    data, shape = design.data, design.shape
+    if data.length > shape.context_length:
+        yield (
+            f"data.length: sequences of {data.length:,} tokens are longer than the model's context of "
+            f"{shape.context_length:,}."
+        )
     epochs = data.num_tokens / data.dataset_tokens
-    if epochs <= MOST_EPOCHS:
-        return None
-    return (
-        f"data.num_tokens: {epochs:.1f} epochs over data.dataset_tokens; after {MOST_EPOCHS} the same tokens teach "
-        "little more (Muennighoff et al. 2023, arXiv 2305.16264)."
-    )
+    if epochs > MOST_EPOCHS:
+        yield (
+            f"data.num_tokens: {epochs:.1f} epochs over data.dataset_tokens; after {MOST_EPOCHS} the same tokens teach "
+            "little more (Muennighoff et al. 2023, arXiv 2305.16264)."
+        )
+    num_values = 256**data.bytes_per_token
+    if num_values < shape.vocab_size:
+        yield (
+            f"data.bytes_per_token: {data.bytes_per_token} bytes have {num_values:,} values, and the vocabulary has "
+            f"{shape.vocab_size:,}."
+        )
 
 
-def identifiers_do_not_fit(design: Design) -> str | None:
-    num_bytes, vocab_size = design.data.bytes_per_token, design.shape.vocab_size
-    if 256**num_bytes >= vocab_size:
-        return None
-    return (
-        f"data.bytes_per_token: {num_bytes} bytes have {256**num_bytes:,} values, and the vocabulary has "
-        f"{vocab_size:,}."
-    )
+def _of_network(design: Design) -> Iterator[str]:
+    network, switch, num_nodes, num_nics = design.network, design.switch, design.num_nodes_in_all, bill.num_nics(design)
+    if network is None:
+        return
+    leaf, top = network.levels[0], network.levels[-1]
+    crowded = (level for level in network.levels if switch and level.num_down + level.num_up > switch.num_ports)
+    if switch and (level := next(crowded, None)):
+        yield (
+            f"network.levels: a {level.name} has {level.num_down} ports down and {level.num_up} up, and a "
+            f"{switch.name} has {switch.num_ports} in all."
+        )
+    if leaf.num_switches * leaf.num_down < num_nics:
+        yield (
+            f"network.levels: {leaf.num_switches} {leaf.name} switches have {leaf.num_switches * leaf.num_down:,} "
+            f"ports down, and {num_nodes:,} nodes, spares among them, have {num_nics:,} NICs."
+        )
+    num_below, of_each = leaf.num_nodes or num_nodes, 1 if network.is_rail else design.cluster.nics_per_node
+    if of_each * num_below > leaf.num_down:
+        yield (
+            f"network.levels: a {leaf.name} has {leaf.num_down} ports down, and the NICs of {num_below} nodes below "
+            f"it, {of_each} of each."
+        )
+    if loose := _loose_cables(network):
+        yield loose
+    if top.num_nodes is not None and top.num_nodes < num_nodes:
+        yield (
+            f"network.levels: the highest switches, {top.name}, join {top.num_nodes:,} nodes, and there are "
+            f"{num_nodes:,}: some cannot reach others."
+        )
+    if design.cluster.inter is None:
+        return
+    num_cables = min([num_nics, *(_num_up(level) for level in network.levels[:-1])]) / 2
+    has, said = num_cables * design.cluster.inter.bandwidth_bytes_per_s, network.bisection_bytes_per_s
+    if has < said * _SAME:
+        yield (
+            f"network.bisection_bytes_per_s: {format_bytes(said)}/s are said to pass between two halves of the "
+            f"network; its {num_cables:,.0f} cables between them carry {format_bytes(has)}/s."
+        )
 
 
-def switch_has_too_few_ports(design: Design) -> str | None:
-    if design.network is None or design.switch is None:
-        return None
-    for level in design.network.levels:
-        if level.num_down + level.num_up > design.switch.num_ports:
-            return (
-                f"network.levels: a {level.name} has {level.num_down} ports down and {level.num_up} up, and a "
-                f"{design.switch.name} has {design.switch.num_ports} in all."
-            )
-    return None
-
-
-def leaves_have_too_few_ports(design: Design) -> str | None:
-    if design.network is None:
-        return None
-    leaf, num_nics = design.network.levels[0], bill.num_nics(design)
-    num_ports = leaf.num_switches * leaf.num_down
-    if num_ports >= num_nics:
-        return None
-    return (
-        f"network.levels: {leaf.num_switches} {leaf.name} switches have {num_ports:,} ports down, and "
-        f"{design.num_nodes_in_all:,} nodes, spares among them, have {num_nics:,} NICs."
-    )
-
-
-def leaf_has_too_many_nodes(design: Design) -> str | None:
-    if design.network is None:
-        return None
-    leaf = design.network.levels[0]
-    num_nodes = leaf.num_nodes or design.num_nodes_in_all
-    of_each = 1 if design.network.is_rail else design.cluster.nics_per_node
-    if of_each * num_nodes <= leaf.num_down:
-        return None
-    return (
-        f"network.levels: a {leaf.name} has {leaf.num_down} ports down, and the NICs of {num_nodes} nodes below it, "
-        f"{of_each} of each."
-    )
-
-
-def cables_lead_nowhere(design: Design) -> str | None:
-    if design.network is None:
-        return None
-    levels = design.network.levels
-    for below, above in pairwise(levels):
+def _loose_cables(network: Network) -> str | None:
+    """The sentence on the lowest level whose ports up do not fit the ports down above it."""
+    for below, above in pairwise(network.levels):
         if _num_up(below) != above.num_switches * above.num_down:
             return (
                 f"network.levels: {below.name} switches have {_num_up(below):,} ports up in all, and {above.name} "
                 f"switches {above.num_switches * above.num_down:,} ports down; a cable needs both."
             )
-    if levels[-1].num_up:
-        return f"network.levels: {levels[-1].name} has {levels[-1].num_up} ports up, and no switches are above it."
+    top = network.levels[-1]
+    if top.num_up:
+        return f"network.levels: {top.name} has {top.num_up} ports up, and no switches are above it."
     return None
 
 
-def top_joins_too_few(design: Design) -> str | None:
-    if design.network is None:
-        return None
-    top = design.network.levels[-1]
-    if top.num_nodes is None or top.num_nodes >= design.num_nodes_in_all:
-        return None
-    return (
-        f"network.levels: the highest switches, {top.name}, join {top.num_nodes:,} nodes, and there are "
-        f"{design.num_nodes_in_all:,}: some cannot reach others."
-    )
+def _num_up(level: SwitchLevel) -> int:
+    return level.num_switches * level.num_up
 
 
-def bisection_is_less(design: Design) -> str | None:
-    if design.network is None or design.cluster.inter is None:
-        return None
-    uplinks = [_num_up(level) for level in design.network.levels[:-1]]
-    num_cables = min([bill.num_nics(design), *uplinks]) / 2
-    has = num_cables * design.cluster.inter.bandwidth_bytes_per_s
-    said = design.network.bisection_bytes_per_s
-    if has >= said * _SAME:
-        return None
-    return (
-        f"network.bisection_bytes_per_s: {format_bytes(said)}/s are said to pass between two halves of the network; "
-        f"its {num_cables:,.0f} cables between them carry {format_bytes(has)}/s."
-    )
+def _of_storage(design: Design) -> Iterator[str]:
+    store, data, checkpoint = design.storage, design.data, design.checkpoint
+    dataset_bytes = data.dataset_tokens * data.bytes_per_token
+    if checkpoint.num_kept * design.checkpoint_bytes + dataset_bytes > store.capacity_bytes:
+        yield (
+            f"storage.capacity_bytes: {checkpoint.num_kept} saves of {format_bytes(design.checkpoint_bytes)} and "
+            f"{format_bytes(dataset_bytes)} of tokens do not fit in {format_bytes(store.capacity_bytes)}."
+        )
+    write_s = saves.write_s(design)
+    if write_s > checkpoint.every_s:
+        yield (
+            f"checkpoint.every_s: a save takes {format_time_s(write_s)} to write at the rates of storage, and the next "
+            f"one begins after {format_time_s(checkpoint.every_s)}."
+        )
+    needed = data.num_tokens * data.bytes_per_token / (design.budget.days * DAY)  # without the loading of a save
+    if needed > store.read_bytes_per_s:
+        yield (
+            f"storage.read_bytes_per_s: to be done in {design.budget.days:g} days, {format_bytes(needed)}/s of tokens "
+            f"must be read, and the store gives {format_bytes(store.read_bytes_per_s)}/s."
+        )
 
 
-def store_is_too_small(design: Design) -> str | None:
-    store, kept = design.storage, design.checkpoint.num_kept * design.checkpoint_bytes
-    dataset = design.data.dataset_tokens * design.data.bytes_per_token
-    if kept + dataset <= store.capacity_bytes:
-        return None
-    return (
-        f"storage.capacity_bytes: {design.checkpoint.num_kept} saves of {format_bytes(design.checkpoint_bytes)} and "
-        f"{format_bytes(dataset)} of tokens do not fit in {format_bytes(store.capacity_bytes)}."
-    )
+def _of_spares(design: Design) -> Iterator[str]:
+    """The sentence on spares, for a job that waits where there are too few."""
+    if _unknown_rates(design):
+        return
+    away, spares = saves.mean_num_away(design), design.nodes.num_spares
+    if away > spares:
+        yield (
+            f"nodes.num_spares: {significant(away)} nodes are away for repair at a time, in the mean, and {spares} "
+            "stand by: the job would often wait for the rest."
+        )
 
 
-def saves_overtake_each_other(design: Design) -> str | None:
-    write_s, every_s = saves.write_s(design), design.checkpoint.every_s
-    if write_s <= every_s:
-        return None
-    return (
-        f"checkpoint.every_s: a save takes {format_time_s(write_s)} to write at the rates of storage, and the next one "
-        f"begins after {format_time_s(every_s)}."
-    )
+def _of_failures(design: Design) -> Iterator[str]:
+    if unknown := _unknown_rates(design):
+        yield unknown
+        return
+    mean_s, every_s, start_s = saves.mean_s_to_failure(design), design.checkpoint.every_s, saves.start_s(design)
+    if every_s >= mean_s:
+        yield (
+            f"checkpoint.every_s: a node fails every {format_time_s(mean_s)}, in the mean, and a save comes only after "
+            f"{format_time_s(every_s)} of training: most of it would be lost."
+        )
+    if start_s >= mean_s:
+        yield (
+            f"failures.restart_s: to start again and to load takes {format_time_s(start_s)}, and a node fails every "
+            f"{format_time_s(mean_s)}, in the mean."
+        )
 
 
-def tokens_come_too_slowly(design: Design) -> str | None:
-    """Whether the store can be read as fast as the budget's days ask for; a save's loading is not in it."""
-    needed = design.data.num_tokens * design.data.bytes_per_token / (design.budget.days * DAY)
-    if needed <= design.storage.read_bytes_per_s:
-        return None
-    return (
-        f"storage.read_bytes_per_s: to be done in {design.budget.days:g} days, {format_bytes(needed)}/s of tokens must "
-        f"be read, and the store gives {format_bytes(design.storage.read_bytes_per_s)}/s."
-    )
-
-
-def rates_are_unknown(design: Design) -> str | None:
+def _unknown_rates(design: Design) -> str | None:
     try:
         saves.causes(design)
     except ValueError as error:
@@ -334,101 +258,24 @@ def rates_are_unknown(design: Design) -> str | None:
     return None
 
 
-def spares_are_too_few(design: Design) -> str | None:
-    if rates_are_unknown(design):
-        return None
-    away, spares = saves.mean_num_away(design), design.nodes.num_spares
-    if away <= spares:
-        return None
-    return (
-        f"nodes.num_spares: {significant(away)} nodes are away for repair at a time, in the mean, and {spares} stand "
-        "by: the job would often wait for the rest."
-    )
-
-
-def failures_come_before_saves(design: Design) -> str | None:
-    if rates_are_unknown(design):
-        return None
-    mean_s, every_s = saves.mean_s_to_failure(design), design.checkpoint.every_s
-    if every_s < mean_s:
-        return None
-    return (
-        f"checkpoint.every_s: a node fails every {format_time_s(mean_s)}, in the mean, and a save comes only after "
-        f"{format_time_s(every_s)} of training: most of it would be lost."
-    )
-
-
-def failures_come_before_the_start(design: Design) -> str | None:
-    if rates_are_unknown(design):
-        return None
-    mean_s, start_s = saves.mean_s_to_failure(design), saves.start_s(design)
-    if start_s < mean_s:
-        return None
-    return (
-        f"failures.restart_s: to start again and to load takes {format_time_s(start_s)}, and a node fails every "
-        f"{format_time_s(mean_s)}, in the mean."
-    )
-
-
-def node_is_unknown(design: Design) -> str | None:
+def _of_power(design: Design) -> Iterator[str]:
+    site = design.site
     try:
-        bill.node(design)
+        node = bill.node(design)
     except ValueError as error:
-        return f"{error}."
-    return None
-
-
-def site_has_too_little_power(design: Design) -> str | None:
-    if node_is_unknown(design):
-        return None
-    drawn, has = sum(bill.power_w(design).values()), design.site.power_w
-    if drawn <= has:
-        return None
-    return (
-        f"site.power_w: {_megawatts(drawn)} at most, with a PUE of {design.site.pue:g}, and the site gives "
-        f"{_megawatts(has)}."
-    )
-
-
-def rack_has_too_little_power(design: Design) -> str | None:
-    if node_is_unknown(design):
-        return None
-    site, each = design.site, bill.node(design)
-    if site.nodes_per_rack * each.power_w <= site.rack_power_w:
-        return None
-    return (
-        f"site.nodes_per_rack: {site.nodes_per_rack} x {each.name} draw "
-        f"{site.nodes_per_rack * each.power_w / 1000:.1f} kW, and a rack gives {site.rack_power_w / 1000:g} kW."
-    )
-
-
-PLAN = (
-    not_all_gpus,
-    tp_leaves_its_node,
-    tp_cuts_heads,
-    stages_are_unequal,
-    batch_is_not_cut,
-    sequence_is_not_cut,
-    experts_are_not_shared,
-    nothing_to_shard,
-    schedule_is_another,
-    rounds_are_not_whole,
-    gpu_lacks_precision,
-)
-MEMORY = (states_do_not_fit, activations_do_not_fit, host_holds_no_copy)
-DATA = (sequence_is_too_long, tokens_are_too_few, identifiers_do_not_fit)
-NETWORK = (
-    switch_has_too_few_ports,
-    leaves_have_too_few_ports,
-    leaf_has_too_many_nodes,
-    cables_lead_nowhere,
-    top_joins_too_few,
-    bisection_is_less,
-)
-STORAGE = (store_is_too_small, saves_overtake_each_other, tokens_come_too_slowly)
-SPARES = (spares_are_too_few,)  # for a job that waits
-FAILURES = (rates_are_unknown, failures_come_before_saves, failures_come_before_the_start)
-POWER = (node_is_unknown, site_has_too_little_power, rack_has_too_little_power)
+        yield f"{error}."
+        return
+    drawn_w = sum(bill.power_w(design).values())
+    if drawn_w > site.power_w:
+        yield (
+            f"site.power_w: {_megawatts(drawn_w)} at most, with a PUE of {site.pue:g}, and the site gives "
+            f"{_megawatts(site.power_w)}."
+        )
+    if site.nodes_per_rack * node.power_w > site.rack_power_w:
+        yield (
+            f"site.nodes_per_rack: {site.nodes_per_rack} x {node.name} draw "
+            f"{site.nodes_per_rack * node.power_w / 1000:.1f} kW, and a rack gives {site.rack_power_w / 1000:g} kW."
+        )
 
 
 def over_budget(design: Design, days: float, whose: str = "with saves and failures") -> list[str]:
@@ -448,10 +295,6 @@ def over_budget(design: Design, days: float, whose: str = "with saves and failur
             f"{budget.usd / 1e6:,.1f}."
         )
     return found
-
-
-def _num_up(level: SwitchLevel) -> int:
-    return level.num_switches * level.num_up
 
 
 def _days(days: float) -> str:

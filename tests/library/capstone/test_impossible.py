@@ -1,5 +1,8 @@
 """Every kind of impossibility is refused with the sentence that says why; what was built is not refused."""
 
+import ast
+import inspect
+
 import pytest
 
 from autograder.capstone.step_times import cost_of
@@ -118,34 +121,23 @@ IMPOSSIBLE = {
 }
 
 
-KINDS = {
-    one.__name__: one
-    for group in (
-        impossible.PLAN,
-        impossible.MEMORY,
-        impossible.DATA,
-        impossible.NETWORK,
-        impossible.STORAGE,
-        impossible.SPARES,
-        impossible.FAILURES,
-        impossible.POWER,
-    )
-    for one in group
-}
+def said_of(change, sentence):
+    """The whole sentence that refuses the good design with this change."""
+    (said,) = [said for said in capstone.check(capstone.changed(GOOD, **change)) if sentence in said]
+    return said
 
 
 @pytest.mark.parametrize("kind", IMPOSSIBLE)
 def test_an_impossible_design_is_refused_with_the_sentence_that_says_why(kind):
     change, sentence = IMPOSSIBLE[kind]
-    design = capstone.changed(GOOD, **change)
-    said = KINDS[kind](design)
-    assert said is not None and sentence in said and said.endswith(".")
-    assert said in capstone.check(design)
-    assert KINDS[kind](GOOD) is None
+    said = said_of(change, sentence)
+    assert said.endswith(".")
+    assert not [said for said in capstone.check(GOOD) if sentence in said]
 
 
-def test_every_kind_is_tried():
-    assert IMPOSSIBLE.keys() == KINDS.keys() and len(KINDS) >= 20
+def test_every_sentence_is_tried():
+    written = [node for node in ast.walk(ast.parse(inspect.getsource(impossible))) if isinstance(node, ast.Yield)]
+    assert len(written) == len(IMPOSSIBLE) >= 20
 
 
 def test_a_network_of_one_level_is_asked_like_any_other():
@@ -172,8 +164,8 @@ def test_what_was_built_is_not_refused(path):
 
 def test_a_sentence_begins_with_the_keys_to_change():
     whole = GOOD.model_dump()
-    for kind, (change, _) in IMPOSSIBLE.items():
-        said = KINDS[kind](capstone.changed(GOOD, **change))
+    for change, sentence in IMPOSSIBLE.values():
+        said = said_of(change, sentence)
         section, _, key = said.partition(":")[0].partition(".")
         assert section in whole and (not key or key in whole[section])
 
