@@ -6,12 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
-from worldsize.chrome_trace import chrome_trace
-from worldsize.critical_path import critical_path
 from worldsize.event import COMMUNICATION, Event
 from worldsize.intervals import exposed, length_s, under_way, working
-
-__all__ = ["Event", "Timeline"]
+from worldsize.timeline.chrome_trace import chrome_trace
+from worldsize.timeline.critical_path import critical_path
 
 
 @dataclass(frozen=True)
