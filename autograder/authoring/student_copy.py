@@ -22,6 +22,7 @@ from worldsize.quiz.bank import FOLDER
 TOP = "worldsize-course"  # the folder that the zip unpacks to
 _README = Path(__file__).parents[1] / "templates" / "student_copy" / "README.md"
 _AS_THEY_ARE = ("LICENSE", "LICENSE-TEXT.md", "constraints.txt", "jupyter_lab_config.py")
+_OF_OTHERS = ("instructor", "dev", "site", "hub", "lti", "transformers")  # extras that no lesson names
 _QUESTION = re.compile(r"^(?=\[\[question\]\]\s*$)", re.MULTILINE)
 
 
@@ -71,14 +72,16 @@ def self_checks(file: Path) -> str:
 
 
 def student_project(project: Mapping) -> str:
-    """The pyproject.toml of `worldsize` alone: what students need and no more."""
+    """The pyproject.toml of `worldsize` alone: what students need and no more, with the extras that lessons name."""
     left_out = ("optional-dependencies", "entry-points")
+    extras = project["project"].get("optional-dependencies", {})
     about = {key: value for key, value in project["project"].items() if key not in left_out}
     entry_points = project["project"].get("entry-points", {})
     setuptools = project["tool"]["setuptools"]
     tables = {
         "build-system": project["build-system"],
         "project": about,
+        "project.optional-dependencies": {name: extras[name] for name in extras if name not in _OF_OTHERS},
         **{f'project.entry-points."{group}"': points for group, points in entry_points.items()},
         "tool.setuptools.packages.find": setuptools["packages"]["find"],
         "tool.setuptools.package-data": setuptools["package-data"],

@@ -150,3 +150,14 @@ def test_nbconvert_knows_the_pages_of_a_students_worldsize(files):
     project = tomllib.loads(files["pyproject.toml"].decode())["project"]
     assert project["entry-points"] == {"nbconvert.exporters": {"worldsize": "worldsize.pages:LessonExporter"}}
     assert any(one.startswith("latex2mathml") for one in project["dependencies"])
+
+
+def test_the_extras_that_lessons_name_can_be_installed_and_no_instructors(files):
+    """pip only warns of an extra that is not there, and installs nothing."""
+    extras = tomllib.loads(files["pyproject.toml"].decode())["project"]["optional-dependencies"]
+    named = {"week13"}  # which docs/schedulers.md names
+    for path in (ROOT / "weeks").glob("*.py"):
+        named |= {*re.findall(r"""(?:worldsize\[|\bextra\(["'])(\w+)""", path.read_text())}
+    assert named <= extras.keys() and len(named) > 4
+    assert not {"instructor", "site", "dev", "hub", "lti"} & extras.keys()
+    assert not [line for lines in extras.values() for line in lines if line.startswith("worldsize")]
