@@ -24,6 +24,7 @@ _PORT_IN = 0.56  # where the numbers of two hops need room
 _FAN_IN = 0.55  # between a NIC and several GPUs
 _NARROW_IN = 0.45  # a column in which only a number has room
 FRAME_IN = 0.1  # between the parts of a node and its edge
+_TURN_IN = 0.12  # below a NIC, where its link to the bridge turns
 _SLOT = 0.27  # of a column: how far left of a GPU's middle its link to the host runs
 _STEP_IN = 0.24  # between the host and its storage
 
@@ -100,6 +101,12 @@ class Layout:
         """Where a NIC's link to the bridge runs: between two GPUs."""
         gpus = self.gpus_of(nic)
         return mean(map(self.gpu_x, gpus)) + (self.column / 2 if len(gpus) % 2 else 0.0)
+
+    def nic_to_bridge(self, nic: int) -> tuple[Point, ...]:
+        """A NIC's link to the bridge."""
+        part, x = self.parts[f"nic{nic}"], self.bridge_x(nic)
+        turn = part.bottom + _TURN_IN
+        return (part.x, part.bottom), (part.x, turn), (x, turn), (x, self.parts["bridge"].top)
 
     def gpus_of(self, nic: int) -> list[int]:
         """The GPUs that leave the node through a NIC."""
@@ -245,12 +252,7 @@ def _add_intra(layout: Layout, y: float) -> float:
         layout.lines.append(Line(((layout.gpu_x(gpu), y), (layout.gpu_x(gpu), bar.top)), kind))
     if name == "bridge" and cluster.inter:
         for nic in range(cluster.nics_per_node):
-            part, x = layout.parts[f"nic{nic}"], layout.bridge_x(nic)
-            layout.lines.append(
-                Line(
-                    ((part.x, part.bottom), (part.x, part.bottom + 0.12), (x, part.bottom + 0.12), (x, bar.top)), "pcie"
-                )
-            )
+            layout.lines.append(Line(layout.nic_to_bridge(nic), "pcie"))
     return bar.bottom
 
 

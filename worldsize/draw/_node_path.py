@@ -145,16 +145,7 @@ def _to_nic(layout: Layout, gpu: int, nic: int) -> list[Point]:
     x = layout.gpu_x(gpu)
     if "bridge" not in layout.parts:
         return [(x, own.top), (part.x, part.bottom)]
-    bridge, beside = layout.parts["bridge"], layout.bridge_x(nic)
-    turn = part.bottom + 0.12
-    return [
-        (x, own.bottom),
-        (x, bridge.top),
-        (beside, bridge.top),
-        (beside, turn),
-        (part.x, turn),
-        (part.x, part.bottom),
-    ]
+    return [(x, own.bottom), (x, layout.parts["bridge"].top), *reversed(layout.nic_to_bridge(nic))]
 
 
 def _way_to_host(layout: Layout, home: End, other: End, is_out: bool) -> Way:
@@ -204,16 +195,7 @@ def _file_legs(layout: Layout, gpu: int, store: str, hops: Sequence[Hop]) -> lis
         turn = own.bottom + 0.09
         way = [(edge, host.top), (edge, turn), (own.x, turn), (own.x, own.bottom)]
         if "bridge" in parts:
-            beside, bridge = layout.bridge_x(nic), parts["bridge"]
-            turn = own.bottom + 0.12
-            way = [
-                (host.x, host.top),
-                (host.x, bridge.top),
-                (beside, bridge.top),
-                (beside, turn),
-                (own.x, turn),
-                (own.x, own.bottom),
-            ]
+            way = [(host.x, host.top), (host.x, parts["bridge"].top), *reversed(layout.nic_to_bridge(nic))]
         return [
             Leg(way, [hop for hop in hops if hop.kind == "bridge"]),
             Leg([(own.x, own.top), (own.x, network.bottom)], [hop for hop in hops if hop.kind == "nic"]),
