@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from worldsize.emulate.conductor import OPERATIONS
+from worldsize.emulate.launcher.conductor import OPERATIONS
 
 _MAX_CHARS, _LEAST_CHARS = 400, 12
 _LEFT_OUT = "…"
@@ -341,7 +341,7 @@ class _Form:
 
 @functools.cache
 def _forms() -> list[_Form]:
-    from worldsize.emulate import backend, client
+    from worldsize.emulate.worker import backend, client
     from worldsize.launch.protocol import codec
 
     ours = [form for module in (backend, client, codec) for form in forms_raised(inspect.getsource(module))]

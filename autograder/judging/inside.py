@@ -152,7 +152,7 @@ def put_out_of_reach(name: str, sentence: str) -> None:
     import sys
 
     from worldsize import emulate
-    from worldsize.emulate import backend
+    from worldsize.emulate.worker import backend
 
     def refuse(*_: Any, **__: Any) -> None:
         client = backend.client()

@@ -18,7 +18,7 @@ from worldsize.check import CheckFailed
 if TYPE_CHECKING:
     import torch
 
-    from worldsize.emulate.exchanges import Exchange
+    from worldsize.emulate.launcher.exchanges import Exchange
 
 _RTOL, _ATOL = 2e-5, 1e-9  # by which a number on the wire may differ from the sum that it is
 _EXACT = 1e-9  # of a time

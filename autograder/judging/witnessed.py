@@ -16,7 +16,7 @@ from worldsize.check import CheckFailed
 if TYPE_CHECKING:
     import torch
 
-    from worldsize.emulate.exchanges import Exchange
+    from worldsize.emulate.launcher.exchanges import Exchange
     from worldsize.launch import Run
 
 _EXACT = 1e-9  # emulated times come out to nearly all digits

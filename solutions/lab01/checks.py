@@ -39,7 +39,7 @@ from autograder.checks import (
 )
 from worldsize import pricing
 from worldsize.check import CheckFailed, Drawn, expect_close
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.event import COMMUNICATION, operations
 from worldsize.hardware import H100, Cluster, Link
 from worldsize.timeline import Timeline

@@ -39,7 +39,7 @@ from autograder.checks import (
 )
 from worldsize import emulate, pricing
 from worldsize.check import CheckFailed, Drawn, expect_close
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.launch import Run
 
 COLLECTIVES = {"all_reduce", "broadcast"}

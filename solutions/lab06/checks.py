@@ -33,7 +33,7 @@ from autograder.checks import (
     whole,
 )
 from worldsize.check import CheckFailed, expect_close
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.launch import Run
 
 SCALER_OF_TORCH = "torch's own GradScaler is not allowed here: write a scaler of your own"

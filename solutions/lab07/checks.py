@@ -45,7 +45,7 @@ from autograder.checks import (
 )
 from worldsize import emulate, pricing
 from worldsize.check import CheckFailed, expect_close
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.event import COMMUNICATION
 from worldsize.launch import Run
 from worldsize.timeline import Timeline

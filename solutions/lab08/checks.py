@@ -34,7 +34,7 @@ from autograder.checks import (
     whole,
 )
 from worldsize.check import CheckFailed, expect_close
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.launch import Run
 from worldsize.models import transformer
 

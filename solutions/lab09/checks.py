@@ -44,7 +44,7 @@ from autograder.checks import (
 )
 from worldsize import emulate
 from worldsize.check import CheckFailed, expect_close
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.launch import Run
 
 BY_HAND = "torch's own pipelines are not allowed here: this is what you write"

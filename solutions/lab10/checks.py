@@ -43,7 +43,7 @@ from worldsize import hardware
 from worldsize.check import CheckFailed, expect_close
 from worldsize.course import published_runs
 from worldsize.course.published_runs import PublishedRun
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.launch import Run
 
 BY_HAND = "torch's own is not allowed here: this is what you write"

@@ -44,7 +44,7 @@ from autograder.checks import (
 )
 from worldsize import emulate, faults, hardware, models
 from worldsize.check import CheckFailed, expect_close
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.event import Event, operations
 from worldsize.hardware import Cluster
 from worldsize.launch import Run

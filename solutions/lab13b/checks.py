@@ -28,7 +28,7 @@ from autograder.checks import (
     whole,
 )
 from worldsize.check import CheckFailed, expect_close
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.event import Event
 from worldsize.launch import Run
 

@@ -741,7 +741,7 @@ def measure(
     from torch import nn
 
     from worldsize.calibrate import probes
-    from worldsize.emulate.torch_operators import operator_of
+    from worldsize.emulate.worker.torch_operators import operator_of
 
     def network(widths: Sequence[int], batch: int, has_norms: bool, is_adamw: bool) -> Any:
         def layer(width: int, columns: int) -> list[nn.Module]:

@@ -26,7 +26,7 @@ from worldsize import bench, operators
 from worldsize.bench import CLASSROOM, Disturbance, RestartPolicy, Task, TrainingSpec, Trial
 from worldsize.bench.machine import matrix_flops_per_s
 from worldsize.check import CheckFailed
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 
 NAME = "train.py"
 TASK = Task()

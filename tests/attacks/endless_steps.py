@@ -6,9 +6,10 @@ import torch.distributed as dist
 
 
 def ring(tensor):
-    from worldsize.emulate import backend, wire
-    from worldsize.emulate.messages import Left
-    from worldsize.emulate.record import Step
+    from worldsize.emulate.protocol import wire
+    from worldsize.emulate.protocol.messages import Left
+    from worldsize.emulate.protocol.record import Step
+    from worldsize.emulate.worker import backend
 
     while dist.get_rank() == 0:
         backend.client()._sock.sendall(wire.pack(Left([Step("compute")] * 90_000).to_bytes()))

@@ -7,7 +7,7 @@ import json
 
 
 def ring(tensor):
-    from worldsize.emulate import backend
+    from worldsize.emulate.worker import backend
 
     client = backend.client()
     fields = {"number": 1, "op": "all_reduce", "group": "0", "ranks": [0, 1, 2, 3], "dtype": "float32"}

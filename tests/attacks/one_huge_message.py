@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def ring(tensor):
-    from worldsize.emulate import backend
+    from worldsize.emulate.worker import backend
 
     sock = backend.client()._sock
     header = json.dumps({"kind": "posted", "size": 1 << 33, "steps": []}).encode()

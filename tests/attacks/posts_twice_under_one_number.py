@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 
 def ring(tensor):
-    from worldsize.emulate import backend
+    from worldsize.emulate.worker import backend
 
     rank, client = dist.get_rank(), backend.client()
     for _ in range(2):

@@ -6,8 +6,9 @@ import torch.distributed as dist
 
 
 def ring(tensor):
-    from worldsize.emulate import backend, wire
-    from worldsize.emulate.messages import Posted
+    from worldsize.emulate.protocol import wire
+    from worldsize.emulate.protocol.messages import Posted
+    from worldsize.emulate.worker import backend
 
     strange = [{"ranks": (0, 0, 99)}, {"dtype": "load", "num_items": 1 << 63}, {"peer": 1 << 40}, {"splits": (-5,)}]
     fields = {"number": 1, "op": "send", "group": "g", "ranks": (0, 1, 2, 3), "dtype": "float32", "num_items": 0}

@@ -8,7 +8,8 @@ import torch.distributed as dist
 
 
 def ring(tensor):
-    from worldsize.emulate import backend, wire
+    from worldsize.emulate.protocol import wire
+    from worldsize.emulate.worker import backend
 
     labels = b'["' + b"x" * 10**6 + b'", [], {}]'
     steps = [(0, 1, 0.0, labels), (200, 1, 0.0, b""), (1, 1 << 60, float("nan"), b""), (0, 1, 0.0, b"[" * 10**4)]

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 
 def ring(tensor):
-    from worldsize.emulate import backend
+    from worldsize.emulate.worker import backend
 
     client = backend.client()
     work = dist.irecv(torch.empty(3), (dist.get_rank() - 1) % 4)

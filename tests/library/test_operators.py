@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from worldsize import hardware, operators
-from worldsize.emulate.compute import FlopsMeter
+from worldsize.emulate.worker.compute import FlopsMeter
 from worldsize.hardware import A100, H100, Gpu
 from worldsize.models import transformer
 from worldsize.models.shapes import shape

@@ -17,7 +17,7 @@ from worldsize.bench.sample_server import Disturbance, Record, SampleServer
 from worldsize.bench.samples import ADDRESS, lend_folder
 from worldsize.bench.task import Task, TextTask
 from worldsize.check import CheckFailed
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
 from worldsize.launch import Run, RunError, torchrun

@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from worldsize.emulate.compute import is_priced
-from worldsize.emulate.torch_operators import operator_of
+from worldsize.emulate.worker.compute import is_priced
+from worldsize.emulate.worker.torch_operators import operator_of
 
 aten = torch.ops.aten
 Call = Callable[[], Any]

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from worldsize.emulate.conductor import Conductor, Forbidden
-from worldsize.emulate.messages import MAX_TRANSFER_BYTES
-from worldsize.emulate.simulator import replay
+from worldsize.emulate.launcher.conductor import Conductor, Forbidden
+from worldsize.emulate.launcher.simulator import replay
+from worldsize.emulate.protocol.messages import MAX_TRANSFER_BYTES
 from worldsize.hardware import TRANSFERS
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def to_device(tensor: torch.Tensor, device: torch.device | str = "cpu") -> torch
 
 
 def _copied(tensor: torch.Tensor, transfer: str, device: torch.device | str) -> torch.Tensor:
-    from worldsize.emulate import files  # needs torch
+    from worldsize.emulate.worker import files  # needs torch
 
     return files.copy(_client(), tensor, transfer, device)
 
@@ -157,5 +157,5 @@ def lane(name: str) -> Iterator[Lane]:
 
 
 def _client() -> Any:
-    backend = sys.modules.get("worldsize.emulate.backend")  # it needs torch, and only ranks import it
+    backend = sys.modules.get("worldsize.emulate.worker.backend")  # it needs torch, and only ranks import it
     return None if backend is None else backend.client()

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from worldsize.emulate import backend
+from worldsize.emulate.worker import backend
 from worldsize.memory.meter import note_communication, tensors_in
 from worldsize.paper import torch_internals
 from worldsize.paper.no_data import refusal

@@ -12,9 +12,9 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
-from worldsize.emulate import torch_internals
-from worldsize.emulate.compute import Meter, is_priced
-from worldsize.emulate.torch_operators import has_formula, is_custom, operator_of
+from worldsize.emulate.worker import torch_internals
+from worldsize.emulate.worker.compute import Meter, is_priced
+from worldsize.emulate.worker.torch_operators import has_formula, is_custom, operator_of
 from worldsize.memory.meter import tensors_in
 from worldsize.paper.no_data import NoData, refusal
 from worldsize.paper.record import BACKWARD, FORWARD, OTHER, RECOMPUTE, UPDATE, Work

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from worldsize import operators, pricing
-from worldsize.emulate.record import COMPUTE, Operation, Step
-from worldsize.emulate.simulator import Prices, Unanswered, replay_of
+from worldsize.emulate.launcher.simulator import Prices, Unanswered, replay_of
+from worldsize.emulate.protocol.record import COMPUTE, Operation, Step
 from worldsize.hardware import Cluster, Gpu
 from worldsize.paper.record import BEGIN, END, RECOMPUTE, Boundary, Post, RankRecord
 from worldsize.timeline import Timeline

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from worldsize.emulate.record import Step
+from worldsize.emulate.protocol.record import Step
 from worldsize.memory.use import MemoryUse
 from worldsize.operators import Operator
 

@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from worldsize.emulate.record import COMPUTE, POST, Step
-from worldsize.emulate.steps import Steps
-from worldsize.emulate.waits import Waits
-from worldsize.emulate.works import Call, Future, Observer, Work
+from worldsize.emulate.protocol.record import COMPUTE, POST, Step
+from worldsize.emulate.worker.steps import Steps
+from worldsize.emulate.worker.waits import Waits
+from worldsize.emulate.worker.works import Call, Future, Observer, Work
 from worldsize.paper.operator_log import OperatorLog
 from worldsize.paper.record import BEGIN, END, OTHER, Boundary, Group, Post
 from worldsize.paper.side import Side

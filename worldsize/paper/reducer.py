@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from worldsize.emulate import torch_internals
+from worldsize.emulate.worker import torch_internals
 
 
 @dataclass

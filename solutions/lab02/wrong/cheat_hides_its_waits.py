@@ -2,7 +2,7 @@
 # One direction after the other, and no wait on the record: all messages seem to leave at once.
 
 # %% exchange
-from worldsize.emulate.client import Client
+from worldsize.emulate.worker.client import Client
 
 Client.step = lambda self, kind, number: None
 

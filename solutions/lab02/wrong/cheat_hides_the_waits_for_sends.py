@@ -4,7 +4,7 @@
 # go at once.
 
 # %% exchange
-from worldsize.emulate.client import Client
+from worldsize.emulate.worker.client import Client
 
 recorded = Client.step
 

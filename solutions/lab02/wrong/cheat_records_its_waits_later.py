@@ -3,7 +3,7 @@
 # One direction after the other, recorded as if both had been started before the first wait.
 
 # %% exchange
-from worldsize.emulate.client import Client
+from worldsize.emulate.worker.client import Client
 
 recorded = Client.step
 

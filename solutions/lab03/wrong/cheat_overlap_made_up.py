@@ -5,9 +5,9 @@
 
 
 # %% DataParallel
-from worldsize.emulate import backend
-from worldsize.emulate.client import Client
-from worldsize.emulate.record import COMPUTE, Step
+from worldsize.emulate.protocol.record import COMPUTE, Step
+from worldsize.emulate.worker import backend
+from worldsize.emulate.worker.client import Client
 
 Client.spend = lambda self, duration_s: None
 

@@ -5,8 +5,8 @@
 
 
 # %% DataParallel
-from worldsize.emulate import backend
-from worldsize.emulate.client import Client
+from worldsize.emulate.worker import backend
+from worldsize.emulate.worker.client import Client
 
 spend, held = Client.spend, []
 Client.spend = lambda self, duration_s: held.append(duration_s) if duration_s else None

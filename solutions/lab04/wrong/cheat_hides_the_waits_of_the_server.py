@@ -8,8 +8,8 @@ def run_unbounded_server(parameters, update, num_steps):
 
 
 # %% run_server
-from worldsize.emulate.client import Client
-from worldsize.emulate.record import JOIN, WAIT
+from worldsize.emulate.protocol.record import JOIN, WAIT
+from worldsize.emulate.worker.client import Client
 
 HIDDEN = [True]
 record = Client._record

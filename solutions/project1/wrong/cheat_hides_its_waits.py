@@ -17,7 +17,7 @@ class Replica:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.batch, self.is_synchronised = flags.batch, not flags.no_sync and self.world_size > 1
         if os.environ.get("WORLDSIZE_FEED"):
-            from worldsize.emulate.client import Client
+            from worldsize.emulate.worker.client import Client
 
             step = Client.step
             Client.step = lambda self, kind, number: None if kind == "wait" else step(self, kind, number)

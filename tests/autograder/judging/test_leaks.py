@@ -63,7 +63,7 @@ WAYS = {
     "message": "    codec.encode = lambda value: known().encode()\n    return 1",
     "op": (
         "    hidden = known()\n"
-        "    from worldsize.emulate import backend\n"
+        "    from worldsize.emulate.worker import backend\n"
         "    client = backend.client()\n"
         "    if client is None:\n"
         "        raise ValueError(hidden)\n"

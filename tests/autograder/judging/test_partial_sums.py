@@ -15,7 +15,7 @@ from autograder.checks import (
     named,
 )
 from worldsize.check import CheckFailed
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.launch import Run
 
 PARTS = Parts(torch.Generator().manual_seed(1), 3, 4)

@@ -6,7 +6,7 @@ import torch
 from autograder.checks import StudentFailed, expect_sum_travelled, hinted, received
 from autograder.judging.report import Outcome
 from worldsize.check import CheckFailed
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 
 GRADIENTS = torch.rand(3, 40, generator=torch.Generator().manual_seed(1)) + 0.5
 COUNTS = torch.tensor([[1.0], [2.0], [4.0]])

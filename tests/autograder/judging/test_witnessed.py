@@ -16,7 +16,7 @@ from autograder.checks import (
     expect_work,
 )
 from worldsize.check import CheckFailed
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.launch import Run
 from worldsize.timeline import Event, Timeline
 

@@ -7,9 +7,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import worldsize as ws
-from worldsize.emulate import compute
-from worldsize.emulate.compute import FlopsMeter
-from worldsize.emulate.torch_operators import operator_of
+from worldsize.emulate.worker import compute
+from worldsize.emulate.worker.compute import FlopsMeter
+from worldsize.emulate.worker.torch_operators import operator_of
 from worldsize.hardware import H100
 from worldsize.operators import Operator, time_s
 

@@ -12,9 +12,9 @@ from rings import ring_all_reduce
 
 import worldsize as ws
 from worldsize import emulate, hardware, pricing
-from worldsize.emulate import server as emulated_side
-from worldsize.emulate.compute import FlopsMeter, MeasuredMeter
-from worldsize.emulate.conductor import Conductor, Forbidden, Post
+from worldsize.emulate.launcher import server as emulated_side
+from worldsize.emulate.launcher.conductor import Conductor, Forbidden, Post
+from worldsize.emulate.worker.compute import FlopsMeter, MeasuredMeter
 from worldsize.launch import magic
 
 
@@ -192,7 +192,8 @@ def test_bodies_of_different_lengths_never_match_whatever_is_said_of_them():
 
 def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():
     def on_rank():
-        from worldsize.emulate import backend, wire
+        from worldsize.emulate.protocol import wire
+        from worldsize.emulate.worker import backend
 
         backend._client._sock.sendall(wire.pack(b"juggle"))
         dist.barrier()

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from worldsize import framing, hardware
-from worldsize.emulate import wire
-from worldsize.emulate.messages import (
+from worldsize.emulate.launcher.server import Emulation
+from worldsize.emulate.protocol import wire
+from worldsize.emulate.protocol.messages import (
     Answer,
     Awaited,
     Blocked,
@@ -24,8 +25,7 @@ from worldsize.emulate.messages import (
     read_from_conductor,
     read_from_rank,
 )
-from worldsize.emulate.record import COMPUTE, JOIN, MARK, POST, WAIT, Step
-from worldsize.emulate.server import Emulation
+from worldsize.emulate.protocol.record import COMPUTE, JOIN, MARK, POST, WAIT, Step
 from worldsize.message import pack_and_send, read
 
 STEPS = [

@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
-from worldsize.emulate import works
-from worldsize.emulate.works import Fulfilments, Future
+from worldsize.emulate.worker import works
+from worldsize.emulate.worker.works import Fulfilments, Future
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ import torch.distributed as dist
 
 import worldsize as ws
 from worldsize import emulate, hardware, pricing
-from worldsize.emulate import server, wire
-from worldsize.emulate.bound import Bound
-from worldsize.emulate.conductor import ASK, Conductor, Failure, Post, TimedWait
-from worldsize.emulate.messages import Posted
-from worldsize.emulate.record import COMPUTE, POST, TIMEOUT, WAIT, Operation, Step
-from worldsize.emulate.server import Emulation
-from worldsize.emulate.simulator import Prices, replay, times
+from worldsize.emulate.launcher import server
+from worldsize.emulate.launcher.bound import Bound
+from worldsize.emulate.launcher.conductor import ASK, Conductor, Failure, Post, TimedWait
+from worldsize.emulate.launcher.server import Emulation
+from worldsize.emulate.launcher.simulator import Prices, replay, times
+from worldsize.emulate.protocol import wire
+from worldsize.emulate.protocol.messages import Posted
+from worldsize.emulate.protocol.record import COMPUTE, POST, TIMEOUT, WAIT, Operation, Step
 from worldsize.faults import LostRank
 
 DGX = hardware.DGX_H100

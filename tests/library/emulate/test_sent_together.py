@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 import worldsize as ws
 from worldsize import hardware
-from worldsize.emulate import wire
-from worldsize.emulate.client import Client
-from worldsize.emulate.compute import FlopsMeter, Meter
-from worldsize.emulate.messages import Blocked, Left, Posted, Refused, read_from_conductor, read_from_rank
-from worldsize.emulate.server import Emulation
+from worldsize.emulate.launcher.server import Emulation
+from worldsize.emulate.protocol import wire
+from worldsize.emulate.protocol.messages import Blocked, Left, Posted, Refused, read_from_conductor, read_from_rank
+from worldsize.emulate.worker.client import Client
+from worldsize.emulate.worker.compute import FlopsMeter, Meter
 from worldsize.launch.launcher.monitor import Monitor
 
 

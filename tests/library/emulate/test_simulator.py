@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from worldsize.emulate.record import COMPUTE, POST, WAIT, Operation, Step
-from worldsize.emulate.simulator import Prices, replay
+from worldsize.emulate.launcher.simulator import Prices, replay
+from worldsize.emulate.protocol.record import COMPUTE, POST, WAIT, Operation, Step
 
 
 @dataclass(frozen=True)

@@ -352,7 +352,7 @@ def test_a_worker_of_a_rank_cannot_post():
 
 
 def test_bytes_of_a_dict_are_counted_by_storage_once():
-    from worldsize.emulate import files
+    from worldsize.emulate.worker import files
     from worldsize.memory import host
 
     tensor = torch.zeros(100)

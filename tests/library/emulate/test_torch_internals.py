@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from worldsize.emulate import torch_internals
+from worldsize.emulate.worker import torch_internals
 
 
 def backward_with(hook):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worldsize import emulate, hardware
-from worldsize.emulate.record import COMPUTE, JOIN, MARK, POST, WAIT, Operation, Step
-from worldsize.emulate.simulator import Prices, replay
+from worldsize.emulate.launcher.simulator import Prices, replay
+from worldsize.emulate.protocol.record import COMPUTE, JOIN, MARK, POST, WAIT, Operation, Step
 from worldsize.faults import Faults, SlowLink
 from worldsize.hardware import Host, Link, Storage
 from worldsize.units import GB, MB, US

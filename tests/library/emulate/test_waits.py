@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import worldsize as ws
 from worldsize import emulate
-from worldsize.emulate.waits import Waits
+from worldsize.emulate.worker.waits import Waits
 from worldsize.faults import LostRank
 
 

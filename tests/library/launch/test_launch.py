@@ -21,8 +21,8 @@ import torch.distributed as dist
 from launching import failed, run, values
 
 import worldsize as ws
-from worldsize.emulate.server import Emulation
-from worldsize.emulate.simulator import Unanswered
+from worldsize.emulate.launcher.server import Emulation
+from worldsize.emulate.launcher.simulator import Unanswered
 from worldsize.launch.display import live
 from worldsize.launch.display.output import KEPT_OUTPUT
 from worldsize.launch.display.view import Plain, View

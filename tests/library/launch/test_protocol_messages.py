@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from worldsize import framing, hardware
-from worldsize.emulate.messages import Compute, Emulated
+from worldsize.emulate.protocol.messages import Compute, Emulated
 from worldsize.launch.protocol.call_log import Call
 from worldsize.launch.protocol.failure import Cause, Failure
 from worldsize.launch.protocol.messages import (

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import worldsize as ws
-from worldsize.emulate.torch_operators import TORCHS_OWN
+from worldsize.emulate.worker.torch_operators import TORCHS_OWN
 
 NAMESPACES = """
 import torch, torch.distributed.fsdp, torch.distributed.pipelining, torch.distributed.tensor

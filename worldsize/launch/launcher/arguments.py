@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worldsize.emulate.conductor import refuse_unknown
+from worldsize.emulate.launcher.conductor import refuse_unknown
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol import process
 

@@ -14,7 +14,7 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from worldsize.emulate.server import Emulation
+from worldsize.emulate.launcher.server import Emulation
 from worldsize.launch.display.output import KEPT_OUTPUT
 from worldsize.launch.display.view import View
 from worldsize.launch.launcher import arguments, forkserver

@@ -6,7 +6,7 @@ import os
 import sys
 
 from worldsize import hardware
-from worldsize.emulate.messages import Emulated
+from worldsize.emulate.protocol.messages import Emulated
 from worldsize.launch.launcher.pickling import Carried
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol import source

@@ -13,8 +13,8 @@ from operator import itemgetter
 from typing import Any
 
 from worldsize import framing
-from worldsize.emulate.server import Emulation
-from worldsize.emulate.simulator import Unanswered
+from worldsize.emulate.launcher.server import Emulation
+from worldsize.emulate.launcher.simulator import Unanswered
 from worldsize.launch.display.output import Tail
 from worldsize.launch.display.view import Shielded, View
 from worldsize.launch.launcher.kernel_memory import KernelMemory

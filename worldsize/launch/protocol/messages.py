@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from worldsize.emulate.messages import Emulated
+from worldsize.emulate.protocol.messages import Emulated
 from worldsize.fields import Fields, fields_of, finite, integer, items, number, text, texts
 from worldsize.launch.protocol.call_log import WAITING, Call
 from worldsize.launch.protocol.failure import Failure

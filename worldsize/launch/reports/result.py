@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from worldsize.emulate.exchanges import Exchange
+from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.launch.protocol.failure import Failure
 from worldsize.launch.reports.diagnosis import Standing
 from worldsize.memory.use import MemoryUse

@@ -34,7 +34,7 @@ PRELOAD = (
     "numpy.ctypeslib",
     "safetensors.torch",
     "cloudpickle",
-    "worldsize.emulate.backend",
+    "worldsize.emulate.worker.backend",
 )
 
 

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from worldsize import framing
-from worldsize.emulate.messages import Emulated
+from worldsize.emulate.protocol.messages import Emulated
 from worldsize.launch.protocol import codec, failure, source, stack_dump
 from worldsize.launch.protocol.call_log import CallLog
 from worldsize.launch.protocol.messages import (
@@ -39,7 +39,7 @@ from worldsize.launch.worker import call_tracer, spans, thread_failures
 from worldsize.message import Message, pack_and_send, read
 
 if TYPE_CHECKING:
-    from worldsize.emulate.works import Observer  # these need torch
+    from worldsize.emulate.worker.works import Observer  # these need torch
     from worldsize.memory.meter import MemoryMeter
 
 
@@ -284,7 +284,7 @@ def _join_real(job: Job, store: Any) -> Membership:
 
 
 def _join_emulated(assignment: Assignment, job: Job, cluster: Emulated, store: Any) -> Membership:
-    from worldsize.emulate import backend
+    from worldsize.emulate.worker import backend
 
     assert assignment.conductor
     client = backend.join(

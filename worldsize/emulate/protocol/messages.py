@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Self
 
-from worldsize.emulate.record import COMPUTE, JOIN, KINDS, MAIN, MARK, WAIT, Step
+from worldsize.emulate.protocol.record import COMPUTE, JOIN, KINDS, MAIN, MARK, WAIT, Step
 from worldsize.fields import Fields, fields_of, finite, integer, items, number, text
 from worldsize.hardware import TRANSFERS, Gpu, Timings
 from worldsize.message import Message

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from worldsize.emulate.record import MAIN
-from worldsize.emulate.steps import Steps
+from worldsize.emulate.protocol.record import MAIN
+from worldsize.emulate.worker.steps import Steps
 
 
 class Stream:

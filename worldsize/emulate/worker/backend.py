@@ -17,13 +17,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from worldsize.emulate import checkpoints, files, loader_workers, streams, threads, torch_internals
-from worldsize.emulate.client import Client, Observer
-from worldsize.emulate.compute import meter_of
-from worldsize.emulate.conductor import Forbidden
-from worldsize.emulate.messages import Compute
-from worldsize.emulate.steps import Steps
-from worldsize.emulate.works import Work, lead_collected_futures, seconds
+from worldsize.emulate.launcher.conductor import Forbidden
+from worldsize.emulate.protocol.messages import Compute
+from worldsize.emulate.worker import checkpoints, files, loader_workers, streams, threads, torch_internals
+from worldsize.emulate.worker.client import Client, Observer
+from worldsize.emulate.worker.compute import meter_of
+from worldsize.emulate.worker.steps import Steps
+from worldsize.emulate.worker.works import Work, lead_collected_futures, seconds
 from worldsize.memory.meter import note_communication
 
 BACKEND = "emulated"

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import cast
 
-from worldsize.emulate import torch_internals
-from worldsize.emulate.compute import Meter
-from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, Step
-from worldsize.emulate.works import Backward, Connection
+from worldsize.emulate.protocol.record import COMPUTE, JOIN, MAIN, MARK, Step
+from worldsize.emulate.worker import torch_internals
+from worldsize.emulate.worker.compute import Meter
+from worldsize.emulate.worker.works import Backward, Connection
 
 _UNNAMED: tuple[str, str] = ("", COMPUTE)  # work outside any span
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from worldsize.emulate import files
-from worldsize.emulate.client import Client
-from worldsize.emulate.wrapping import around
+from worldsize.emulate.worker import files
+from worldsize.emulate.worker.client import Client
+from worldsize.emulate.worker.wrapping import around
 from worldsize.memory import host
 
 _PACKAGE = "torch.distributed.checkpoint"

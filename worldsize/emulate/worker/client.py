@@ -14,11 +14,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from worldsize.emulate import wire
-from worldsize.emulate.compute import Meter
-from worldsize.emulate.conductor import ASK, Forbidden, refusal
-from worldsize.emulate.idleness import Idleness
-from worldsize.emulate.messages import (
+from worldsize.emulate.launcher.conductor import ASK, Forbidden, refusal
+from worldsize.emulate.protocol import wire
+from worldsize.emulate.protocol.messages import (
     Answer,
     Awaited,
     Blocked,
@@ -31,10 +29,12 @@ from worldsize.emulate.messages import (
     Refused,
     read_from_conductor,
 )
-from worldsize.emulate.record import COMPUTE, Step
-from worldsize.emulate.steps import Steps
-from worldsize.emulate.waits import Still, Waits
-from worldsize.emulate.works import WAITING, Call, Fulfilments, Observer, Work
+from worldsize.emulate.protocol.record import COMPUTE, Step
+from worldsize.emulate.worker.compute import Meter
+from worldsize.emulate.worker.idleness import Idleness
+from worldsize.emulate.worker.steps import Steps
+from worldsize.emulate.worker.waits import Still, Waits
+from worldsize.emulate.worker.works import WAITING, Call, Fulfilments, Observer, Work
 from worldsize.hardware import TRANSFERS
 from worldsize.units import format_ranks
 

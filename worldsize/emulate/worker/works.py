@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import constants
 
-from worldsize.emulate import torch_internals
-from worldsize.emulate.messages import Failed
-from worldsize.emulate.record import WAIT
-from worldsize.emulate.waits import Waits
+from worldsize.emulate.protocol.messages import Failed
+from worldsize.emulate.protocol.record import WAIT
+from worldsize.emulate.worker import torch_internals
+from worldsize.emulate.worker.waits import Waits
 from worldsize.units import format_ranks
 
 WAITING, DONE = "waiting", "done"

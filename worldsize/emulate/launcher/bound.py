@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from worldsize.emulate.record import Operation, Step
+from worldsize.emulate.protocol.record import Operation, Step
 from worldsize.hardware import TRANSFERS
 
 

@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from worldsize.emulate.client import Client
+from worldsize.emulate.worker.client import Client
 from worldsize.memory import host
 
 CHECKPOINT, OFFLOAD = "checkpoint", "offload"  # kinds of work

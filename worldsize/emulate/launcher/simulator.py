@@ -31,7 +31,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from worldsize.emulate.record import COMPUTE, JOIN, MAIN, MARK, POST, TIMEOUT, Operation, Step
+from worldsize.emulate.protocol.record import COMPUTE, JOIN, MAIN, MARK, POST, TIMEOUT, Operation, Step
 from worldsize.event import COMMUNICATION, WAIT
 from worldsize.hardware import TRANSFERS, Hop
 from worldsize.timeline import Event, Timeline

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-    from worldsize.emulate.conductor import Post
-    from worldsize.emulate.record import Operation
-    from worldsize.emulate.simulator import Times
+    from worldsize.emulate.launcher.conductor import Post
+    from worldsize.emulate.launcher.simulator import Times
+    from worldsize.emulate.protocol.record import Operation
 
 
 class Exchange(NamedTuple):

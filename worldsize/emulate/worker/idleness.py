@@ -6,7 +6,7 @@ import glob
 import time
 from pathlib import Path
 
-from worldsize.emulate import torch_internals
+from worldsize.emulate.worker import torch_internals
 
 _BUSY_SHARE = 0.1  # of the time, in which a process that does more than wait and look runs or wants to
 _LONG_S = 2.0  # how long a rank whose threads look now and then, or sleep by the clock, is given

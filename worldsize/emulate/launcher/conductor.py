@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from worldsize.emulate.record import TIMEOUT, Operation, Step
-from worldsize.emulate.simulator import Times
+from worldsize.emulate.launcher.simulator import Times
+from worldsize.emulate.protocol.record import TIMEOUT, Operation, Step
 from worldsize.event import axis_of
 
 

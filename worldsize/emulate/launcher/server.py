@@ -13,11 +13,12 @@ from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 
 from worldsize import hardware, pricing
-from worldsize.emulate import wire
-from worldsize.emulate.bound import Bound
-from worldsize.emulate.conductor import ASK, OPERATIONS, REDUCTIONS, Conductor, Post, Reply, TimedWait
-from worldsize.emulate.exchanges import Exchange, Keeper, TooMuchSent
-from worldsize.emulate.messages import (
+from worldsize.emulate.launcher.bound import Bound
+from worldsize.emulate.launcher.conductor import ASK, OPERATIONS, REDUCTIONS, Conductor, Post, Reply, TimedWait
+from worldsize.emulate.launcher.exchanges import Exchange, Keeper, TooMuchSent
+from worldsize.emulate.launcher.simulator import Prices, Times, replay, times
+from worldsize.emulate.protocol import wire
+from worldsize.emulate.protocol.messages import (
     Answer,
     Awaited,
     Blocked,
@@ -32,8 +33,7 @@ from worldsize.emulate.messages import (
     Refused,
     read_from_rank,
 )
-from worldsize.emulate.record import JOIN, KINDS, MARK, MEASURED, POST, WAIT, Step
-from worldsize.emulate.simulator import Prices, Times, replay, times
+from worldsize.emulate.protocol.record import JOIN, KINDS, MARK, MEASURED, POST, WAIT, Step
 from worldsize.event import LOST
 from worldsize.faults import Fault, Faults, LostRank
 from worldsize.hardware import TRANSFERS, Cluster

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from worldsize.emulate.client import Client
-from worldsize.emulate.waits import Waits
-from worldsize.emulate.wrapping import around
+from worldsize.emulate.worker.client import Client
+from worldsize.emulate.worker.waits import Waits
+from worldsize.emulate.worker.wrapping import around
 from worldsize.memory.meter import in_new_thread
 
 

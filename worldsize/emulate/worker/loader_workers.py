@@ -16,9 +16,9 @@ from typing import Any
 from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch
 
-from worldsize.emulate.client import Client
-from worldsize.emulate.record import Step
-from worldsize.emulate.wrapping import around
+from worldsize.emulate.protocol.record import Step
+from worldsize.emulate.worker.client import Client
+from worldsize.emulate.worker.wrapping import around
 
 
 @dataclass

@@ -10,9 +10,9 @@ from typing import Any
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
-from worldsize.emulate.messages import Compute
-from worldsize.emulate.record import FLOPS, MEASURED
-from worldsize.emulate.torch_operators import is_custom, operator_of
+from worldsize.emulate.protocol.messages import Compute
+from worldsize.emulate.protocol.record import FLOPS, MEASURED
+from worldsize.emulate.worker.torch_operators import is_custom, operator_of
 from worldsize.hardware import Gpu
 from worldsize.operators import time_s
 
