@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from worldsize.emulate.launcher.conductor import OPERATIONS
+from worldsize.emulate.protocol.operations import OPERATIONS
 
 _MAX_CHARS, _LEAST_CHARS = 400, 12
 _LEFT_OUT = "…"

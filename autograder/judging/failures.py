@@ -16,7 +16,7 @@ from typing import Any
 
 from autograder.judging.error_texts import sentence_for, shown_kind, shown_text, words_of
 from autograder.judging.report import Outcome
-from worldsize.emulate.launcher.conductor import OPERATIONS
+from worldsize.emulate.protocol.operations import OPERATIONS
 from worldsize.launch import RankFailed, RunTimeout
 from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_POINT, WAITING, Call
 from worldsize.launch.protocol.failure import Cause, Failure

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from worldsize.emulate.launcher.conductor import Conductor, Forbidden
+from worldsize.emulate.launcher.conductor import Conductor
 from worldsize.emulate.launcher.simulator import replay
 from worldsize.emulate.protocol.messages import MAX_TRANSFER_BYTES
+from worldsize.emulate.protocol.operations import Forbidden
 from worldsize.hardware import TRANSFERS
 
 if TYPE_CHECKING:

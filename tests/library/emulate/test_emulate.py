@@ -12,8 +12,10 @@ from rings import ring_all_reduce
 
 import worldsize as ws
 from worldsize import emulate, hardware, pricing
+from worldsize.emulate.launcher import conductor
 from worldsize.emulate.launcher import server as emulated_side
-from worldsize.emulate.launcher.conductor import Conductor, Forbidden, Post
+from worldsize.emulate.launcher.conductor import Conductor, Post
+from worldsize.emulate.protocol.operations import COLLECTIVES, REDUCTIONS, Forbidden
 from worldsize.emulate.worker.compute import FlopsMeter, MeasuredMeter
 from worldsize.launch import magic
 
@@ -658,3 +660,8 @@ def test_spans_name_the_work_in_virtual_time():
     assert work[:3] == [("forward", "0", 0.0), ("compute", "step", 1.0), ("backward", "0", 1.25)]
     assert [(kind, name) for kind, name, _ in work[3:]] == [("backward", "0"), ("compute", "")]
     assert timeline.end_s == pytest.approx(3.75, abs=1e-2) and timeline.end_s > 3.75
+
+
+def test_the_conductor_carries_out_every_operation_by_name():
+    assert conductor.OUTPUTS.keys() == set(COLLECTIVES)
+    assert conductor._COMBINE.keys() == set(REDUCTIONS)

@@ -14,11 +14,12 @@ import worldsize as ws
 from worldsize import emulate, hardware, pricing
 from worldsize.emulate.launcher import server
 from worldsize.emulate.launcher.bound import Bound
-from worldsize.emulate.launcher.conductor import ASK, Conductor, Failure, Post, TimedWait
+from worldsize.emulate.launcher.conductor import Conductor, Failure, Post, TimedWait
 from worldsize.emulate.launcher.server import Emulation
 from worldsize.emulate.launcher.simulator import Prices, replay, times
 from worldsize.emulate.protocol import wire
 from worldsize.emulate.protocol.messages import Posted
+from worldsize.emulate.protocol.operations import ASK
 from worldsize.emulate.protocol.record import COMPUTE, POST, TIMEOUT, WAIT, Operation, Step
 from worldsize.faults import LostRank
 

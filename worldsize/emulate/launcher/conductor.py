@@ -18,12 +18,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from worldsize.emulate.launcher.simulator import Times
+from worldsize.emulate.protocol.operations import ASK, Forbidden, refusal, refuse_unknown
 from worldsize.emulate.protocol.record import TIMEOUT, Operation, Step
 from worldsize.event import axis_of
-
-
-class Forbidden(RuntimeError):
-    """A call that this run does not allow."""
 
 
 class Post(NamedTuple):
@@ -399,21 +396,6 @@ class Conductor:
                 self.go_on(post.rank)
 
 
-def refuse_unknown(allow: Iterable[str]) -> None:
-    """Raise ValueError unless there are such operations.
-
-    Raises:
-        ValueError: one of the names is no operation.
-    """
-    if unknown := sorted(set(allow) - OPERATIONS):
-        raise ValueError(f"there is no operation {', '.join(unknown)}; known are {', '.join(sorted(OPERATIONS))}")
-
-
-def refusal(op: str, allow: Iterable[str]) -> str:
-    """The message for a call that is not allowed."""
-    return f"{op} is not allowed here: this run is to be built from {', '.join(sorted(allow))} alone"
-
-
 def _parts(posts: Iterable[Post]) -> dict[int, int]:
     return {post.rank: post.number for post in posts}
 
@@ -481,8 +463,6 @@ OUTPUTS: dict[str, Callable[[Sequence[Post]], list[bytes]]] = {
     "reduce_scatter": _reduce_scatter,
     "scatter": _scatter,
 }
-OPERATIONS = frozenset({"send", "recv", *OUTPUTS})
-ASK = "ask the time"
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "gather"})  # on every rank
 
 
@@ -525,4 +505,3 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "BOR": lambda total, other: total.bitwise_or_(other),
     "BXOR": lambda total, other: total.bitwise_xor_(other),
 }
-REDUCTIONS = frozenset(_COMBINE)

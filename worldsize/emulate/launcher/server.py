@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from worldsize import hardware, pricing
 from worldsize.emulate.launcher.bound import Bound
-from worldsize.emulate.launcher.conductor import ASK, OPERATIONS, REDUCTIONS, Conductor, Post, Reply, TimedWait
+from worldsize.emulate.launcher.conductor import Conductor, Post, Reply, TimedWait
 from worldsize.emulate.launcher.exchanges import Exchange, Keeper, TooMuchSent
 from worldsize.emulate.launcher.simulator import Prices, Times, replay, times
 from worldsize.emulate.protocol import wire
@@ -33,6 +33,7 @@ from worldsize.emulate.protocol.messages import (
     Refused,
     read_from_rank,
 )
+from worldsize.emulate.protocol.operations import ASK, OPERATIONS, REDUCTIONS
 from worldsize.emulate.protocol.record import JOIN, KINDS, MARK, MEASURED, POST, WAIT, Step
 from worldsize.event import LOST
 from worldsize.faults import Fault, Faults, LostRank

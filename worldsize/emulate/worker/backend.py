@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from worldsize.emulate.launcher.conductor import Forbidden
 from worldsize.emulate.protocol.messages import Compute
+from worldsize.emulate.protocol.operations import OF_BITS, REDUCTIONS, Forbidden
 from worldsize.emulate.worker import checkpoints, files, loader_workers, streams, threads, torch_internals
 from worldsize.emulate.worker.client import Client, Observer
 from worldsize.emulate.worker.compute import meter_of
@@ -28,8 +28,6 @@ from worldsize.memory.meter import note_communication
 
 BACKEND = "emulated"
 _OF_MESH = "mesh_"  # how torch begins its description of the groups along a mesh
-_OF_BITS = ("BAND", "BOR", "BXOR")
-_REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", *_OF_BITS)
 _client: Any = None  # a `Client`, or what stands in for one
 
 
@@ -325,10 +323,10 @@ def _last_of(call: Callable[..., Work], outputs: Sequence[Any], inputs: Sequence
 
 
 def _name_of(reduction: Any) -> str:
-    known = (name for name in _REDUCTIONS if reduction is None or reduction == getattr(dist.ReduceOp, name))
+    known = (name for name in REDUCTIONS if reduction is None or reduction == getattr(dist.ReduceOp, name))
     name = next(known, None)
     if name is None:
-        raise ValueError(f"the emulated cluster cannot reduce by {reduction}; it knows {', '.join(_REDUCTIONS)}")
+        raise ValueError(f"the emulated cluster cannot reduce by {reduction}; it knows {', '.join(REDUCTIONS)}")
     return name
 
 
@@ -349,7 +347,7 @@ def _name_of_type(dtype: torch.dtype, reduction: str) -> str:
         raise ValueError(
             f"torch cannot reduce {dtype}: convert to a wider type such as bfloat16 first, or gather and add yourself"
         )
-    if reduction in _OF_BITS and (dtype.is_floating_point or dtype.is_complex):
+    if reduction in OF_BITS and (dtype.is_floating_point or dtype.is_complex):
         raise ValueError(f"{reduction} is for integers, and these tensors are {dtype}")
     return str(dtype).removeprefix("torch.")
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from worldsize.emulate.launcher.conductor import ASK, Forbidden, refusal
 from worldsize.emulate.protocol import wire
 from worldsize.emulate.protocol.messages import (
     Answer,
@@ -29,6 +28,7 @@ from worldsize.emulate.protocol.messages import (
     Refused,
     read_from_conductor,
 )
+from worldsize.emulate.protocol.operations import ASK, Forbidden, refusal
 from worldsize.emulate.protocol.record import COMPUTE, Step
 from worldsize.emulate.worker.compute import Meter
 from worldsize.emulate.worker.idleness import Idleness

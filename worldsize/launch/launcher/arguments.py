@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worldsize.emulate.launcher.conductor import refuse_unknown
+from worldsize.emulate.protocol.operations import refuse_unknown
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol import process
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from worldsize.emulate.launcher.conductor import Forbidden, refusal
+from worldsize.emulate.protocol.operations import Forbidden, refusal
 from worldsize.emulate.worker import torch_internals
 
 # each method of a group in which torch's functions and torch's own C++ end, and its operation
