@@ -22,8 +22,7 @@ from autograder.grading.audit_log import engine_sha256
 from autograder.grading.engines import Engine
 from autograder.grading.lab import Judged, Lab
 from autograder.judging.measuring import PROGRAM, Job, Progress, Settings, first_failure
-from autograder.submissions import submitted_programs
-from autograder.submissions.malformed import Malformed
+from autograder.submissions import Malformed, submitted_files
 from autograder.submissions.student_code import given_imports
 from worldsize.bench import Point, Result
 
@@ -151,7 +150,7 @@ class Batch:
         if again:
             journal.unlink(missing_ok=True)
         try:
-            source = submitted_programs.read(self.lab.submission(student).with_name(PROGRAM))
+            source = submitted_files.read_program(self.lab.submission(student).with_name(PROGRAM))
             for message in engine.measure(self._job(source), journal):
                 if isinstance(message, Progress):
                     on_progress(student, "measured", message.done, message.total)
@@ -194,7 +193,7 @@ class Batch:
     def _fingerprint(self, student: str) -> str:
         """A hash of the program, of how it is measured, and of the code that measures."""
         try:
-            source = submitted_programs.read(self.lab.submission(student).with_name(PROGRAM))
+            source = submitted_files.read_program(self.lab.submission(student).with_name(PROGRAM))
         except (Malformed, OSError) as reason:  # measuring it reports the reason
             source = f"malformed: {reason}"
         basis = [source, self.settings, self.lab.limits, engine_sha256()]

@@ -36,7 +36,7 @@ _NBGRADER = {
 
 
 @dataclass(frozen=True)
-class Submission:
+class ScoreLine:
     """One line of the score table: points as far as graded, and the student's page, relative to the demo's folder."""
 
     student: str
@@ -82,7 +82,7 @@ def demo(root: Path, week: str | None, lab: str | None, console: Console) -> Pat
     return page
 
 
-def table(submissions: Sequence[Submission]) -> Table:
+def table(submissions: Sequence[ScoreLine]) -> Table:
     """The score table as the terminal shows it."""
     shown = Table("student", "handed in", "points", "verdict", title="Scores")
     for one in submissions:
@@ -146,7 +146,7 @@ def _graded(course: Path, lab: str, student: str) -> NotebookNode:
     return nbformat.read(course / "autograded" / student / lab / f"{lab}.ipynb", as_version=4)
 
 
-def _submission(course: Path, lab: str, student: str, about: str) -> Submission:
+def _submission(course: Path, lab: str, student: str, about: str) -> ScoreLine:
     with open(course / "grades.csv", newline="", encoding="utf-8") as file:
         (row,) = (row for row in csv.DictReader(file) if row["student_id"] == student)
     graded = _graded(course, lab, student)
@@ -155,7 +155,7 @@ def _submission(course: Path, lab: str, student: str, about: str) -> Submission:
     if row["status"] == Standing.MANUAL:
         verdict += "; an answer in words still needs manual grading"
     # the final score is empty until somebody has graded by hand
-    return Submission(student, about, float(row["raw_score"]), float(row["max_score"]), verdict, feedback)
+    return ScoreLine(student, about, float(row["raw_score"]), float(row["max_score"]), verdict, feedback)
 
 
 def _verdict(record: dict) -> str:
@@ -167,7 +167,7 @@ def _verdict(record: dict) -> str:
 
 
 def _render(
-    week: str, lab: str, seen: Sequence[Look], cheats: Sequence[Cheat], submissions: Sequence[Submission]
+    week: str, lab: str, seen: Sequence[Look], cheats: Sequence[Cheat], submissions: Sequence[ScoreLine]
 ) -> str:
     environment = Environment(loader=PackageLoader("autograder"), autoescape=True, trim_blocks=True)
     return environment.get_template("demo.html.j2").render(

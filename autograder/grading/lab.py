@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +26,10 @@ from autograder.grading.audit_log import Limits, engine_sha256
 from autograder.grading.engines import Engine, LocalPool
 from autograder.grading.markers import marker_for
 from autograder.judging.report import Report
+from autograder.submissions import Malformed
 from autograder.submissions.class_folders import class_folders
-from autograder.submissions.malformed import Malformed
-from autograder.submissions.student_code import StudentCode, given_imports, student_code
-from autograder.submissions.submitted_notebook import read_submission
-from autograder.submissions.submitted_programs import submitted
+from autograder.submissions.student_code import given_imports
+from autograder.submissions.submission import Submission, read_submission
 from autograder.submissions.team_work import counting
 
 _USUAL = Limits(call_s=15, total_s=120, allow_untrusted=False)
@@ -151,9 +150,20 @@ class Lab:
 
     def fingerprint(self, student: str) -> str:
         """A hash of the submission, of the lab and of the grader's own code."""
-        beside = [path for place in (self.submission(student), self.checks) for path in self._programs_beside(place)]
-        files = [file_sha256(path) for path in (self.submission(student), self._release_path, self.checks, *beside)]
+        path = self.submission(student)
+        own, solved = self._programs_beside(path), self._programs_beside(self.checks)
+        every = (path, self._release_path, self.checks, *own.values(), *solved.values())
+        files = [file_sha256(file) for file in every]
         return hashlib.sha256(repr([*files, self.limits, engine_sha256()]).encode()).hexdigest()
+
+    def read(self, student: str) -> Submission:
+        """Read what a student handed in.
+
+        Raises:
+            Malformed: it cannot be graded.
+        """
+        path = self.submission(student)
+        return read_submission(path, self.release, student, self._programs_beside(path))
 
     def kept(self, student: str) -> Judged | None:
         """The judgement kept of what the student has handed in; None when there is none of the file as it is now."""
@@ -176,13 +186,10 @@ class Lab:
         """
         judged = Judged(fingerprint=self.fingerprint(student))
         try:
-            path = self.submission(student)
-            submission = read_submission(path, self.release, student)
-            sources = submitted(path.parent, beside(self.released_folder))
-            code = student_code(submission, self.release, sources)
-            judged.look_at = code.look_at
-            judged.report = self._report(student, submission, code, sources, engine or LocalPool())
-            judged.report.notes += self._notes(path)
+            submission = self.read(student)
+            judged.look_at = submission.code.look_at
+            judged.report = self._report(student, submission, engine or LocalPool())
+            judged.report.notes += self._notes(submission)
             if judged.report.is_fault:
                 judged.fault = judged.report.fault
         except Malformed as reason:
@@ -197,34 +204,33 @@ class Lab:
         """Replace the kept judgement."""
         write_whole(self._kept_path(student), judged.model_dump_json())
 
-    def _programs_beside(self, file: Path) -> list[Path]:
-        return [file.with_name(name) for name in beside(self.released_folder)]
+    def _programs_beside(self, file: Path) -> dict[str, Path]:
+        """The assignment's programs next to a file, by name."""
+        return {name: file.with_name(name) for name in beside(self.released_folder)}
 
-    def _notes(self, path: Path) -> list[str]:
-        """What the student should know of the file that was read."""
-        due = f"{notebook_of(self.name)}.ipynb"
-        if path.name == due:
+    def _notes(self, submission: Submission) -> list[str]:
+        """What the student should know about the file that was read."""
+        due, name = f"{notebook_of(self.name)}.ipynb", submission.path.name
+        if name == due:
             return []
-        return [f"Graded from {shown(path.name)}, the only notebook in the folder: next time, name it {due}."]
+        return [f"Graded from {shown(name)}, the only notebook in the folder: next time, name it {due}."]
 
-    def _report(
-        self, student: str, submission: NotebookNode, code: StudentCode, sources: Mapping[str, str], engine: Engine
-    ) -> Report:
+    def _report(self, student: str, submission: Submission, engine: Engine) -> Report:
         if marker := marker_for(self.checks):
-            return marker(self.checks, Path(self.coursedir.root), student, submission)
+            return marker(self.checks, Path(self.coursedir.root), student, submission.notebook)
         report = engine.judge(
             self.checks,
-            code.cells,
+            submission.code.cells,
             preload=given_imports(self.release),
             call_s=self.limits.call_s,
             total_s=self.limits.total_s,
             allow_untrusted=self.limits.allow_untrusted,
             sandbox=self.limits.sandbox,
             hidden=[self.coursedir.root],
-            programs=sources,
-            references={path.name: programs.solved(path) for path in self._programs_beside(self.checks)},
+            programs=submission.programs,
+            references={name: programs.solved(path) for name, path in self._programs_beside(self.checks).items()},
         )
-        return report.with_unwritten(code.unwritten)
+        return report.with_unwritten(submission.code.unwritten)
 
     def _kept_path(self, student: str) -> Path:
         return Path(

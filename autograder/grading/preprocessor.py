@@ -13,12 +13,11 @@ from typing import Any
 import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
-from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
 from traitlets import Bool, Dict, Float, Unicode
 
-from autograder.course import SETTINGS, beside, coursedir_of, handed_in, lab_settings, notebook_of, source_of
+from autograder.course import SETTINGS, coursedir_of, handed_in, lab_settings, notebook_of, source_of
 from autograder.feedback import check_results
 from autograder.grading import audit_log, no_kernel
 from autograder.grading.audit_log import Limits
@@ -26,10 +25,7 @@ from autograder.grading.engines import LocalPool
 from autograder.grading.lab import Judged, Lab
 from autograder.judging.report import RECORD, Report
 from autograder.sandbox import refuse_unknown_limits
-from autograder.submissions.malformed import Malformed
-from autograder.submissions.student_code import student_code
-from autograder.submissions.submitted_notebook import read_submission
-from autograder.submissions.submitted_programs import submitted
+from autograder.submissions import Malformed
 
 MAX_BESIDE_BYTES = 100 << 20  # of all files beside a notebook, which nbgrader copies twice
 
@@ -67,14 +63,11 @@ class SubmissionExporter(NotebookExporter):
         ours = coursedir.format_path(coursedir.autograded_directory, names["student"], names["assignment"])
         if Path(filename).parent == Path(ours):  # nbgrader calls this twice: now with the result of the first call
             return super().from_filename(filename, resources=resources, **kw)
-        release = nbformat.read(_release_path(coursedir, resources), as_version=4)
+        lab = Lab(coursedir, names["assignment"])
         try:
-            path = handed_in(Path(filename).parent, names["notebook"])
-            notebook = read_submission(path, release, names["student"])
-            programs = submitted(path.parent, beside(Path(_release_path(coursedir, resources)).parent))
-            student_code(notebook, release, programs)
+            notebook = lab.read(names["student"]).notebook
         except Malformed as reason:
-            notebook = release
+            notebook = lab.release
             notebook.metadata[RECORD] = {"malformed": str(reason)}
         return self.from_notebook_node(notebook, resources=resources, **kw)
 
@@ -199,9 +192,3 @@ def _score_of(report: Report, cell: NotebookNode) -> tuple[float, str]:
     earned = sum(result.earned for result in results)
     html = check_results.styled(check_results.of_checks(results, cell.metadata.nbgrader.grade_id))
     return min(earned, float(cell.metadata.nbgrader.points)), html
-
-
-def _release_path(coursedir: CourseDirectory, resources: dict) -> str:
-    names = resources["nbgrader"]
-    folder = coursedir.format_path(coursedir.release_directory, ".", names["assignment"])
-    return str(Path(folder, names["notebook"] + ".ipynb"))

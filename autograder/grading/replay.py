@@ -19,10 +19,9 @@ from autograder.grading.engines import LocalPool
 from autograder.grading.markers import marker_for
 from autograder.grading.preprocessor import Grade
 from autograder.judging.report import Report
-from autograder.submissions.malformed import Malformed
-from autograder.submissions.student_code import given_imports, student_code
-from autograder.submissions.submitted_notebook import read_submission
-from autograder.submissions.submitted_programs import read as read_program
+from autograder.submissions import Malformed
+from autograder.submissions.student_code import given_imports
+from autograder.submissions.submission import read_submission
 
 _PLACES = ("submitted/", "reference/")
 
@@ -65,13 +64,11 @@ def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Ent
     release = nbformat.read(files["release"], as_version=4)
     handed_in, ours = ({path.name: path for kind, path in files.items() if kind.startswith(place)} for place in _PLACES)
     try:
-        submission = read_submission(files["submission"], release, entry.student)
-        sources = {name: read_program(path) for name, path in handed_in.items()}
-        code = student_code(submission, release, sources)
+        submission = read_submission(files["submission"], release, entry.student, handed_in)
     except Malformed:
         return Verdict.MALFORMED, None
     if marker := marker_for(files["checks"]):
-        return Verdict.GRADED, marker(files["checks"], Path(coursedir.root), entry.student, submission)
+        return Verdict.GRADED, marker(files["checks"], Path(coursedir.root), entry.student, submission.notebook)
     limits = entry.limits.model_dump()
     references = {name: programs.solved(path) for name, path in ours.items()}
     num_gpus = Grade(config=coursedir.config).gpus(source_of(coursedir, entry.assignment))
@@ -79,14 +76,14 @@ def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Ent
         LocalPool(1, num_gpus)
         .judge(
             files["checks"],
-            code.cells,
+            submission.code.cells,
             preload=given_imports(release),
             seed=entry.seed,
-            programs=sources,
+            programs=submission.programs,
             references=references,
             **limits,
         )
-        .with_unwritten(code.unwritten)
+        .with_unwritten(submission.code.unwritten)
     )
     return Verdict.FAULT if report.is_fault else Verdict.GRADED, report
 

@@ -13,7 +13,7 @@ from autograder.quiz.formats.notebook import TO_REPLACE
 from autograder.quiz.forms import Form
 from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.written_answers import parse_value
-from autograder.submissions.submitted_notebook import read_notebook
+from autograder.submissions.submitted_files import read_notebook
 from worldsize.quiz.variant import Prose
 
 _CHECKPOINTS = ".ipynb_checkpoints"

@@ -14,10 +14,9 @@ from autograder.authoring.known_answers import solution_cells
 from autograder.course import beside, handed_in, notebook_of
 from autograder.files import shown
 from autograder.similarity.pairs import Work
+from autograder.submissions import Malformed
 from autograder.submissions.class_folders import class_folders
-from autograder.submissions.malformed import Malformed
-from autograder.submissions.submitted_notebook import grade_id, read_notebook
-from autograder.submissions.submitted_programs import submitted
+from autograder.submissions.submitted_files import grade_id, read_notebook, read_program
 
 
 @dataclass(frozen=True)
@@ -90,4 +89,4 @@ def _parts(folder: Path, assignment: str, about: Given) -> Mapping[str, str]:
         if cell.cell_type == "code" and grade_id(cell) not in about.cells - {""}:
             name = grade_id(cell) or f"cell {number}"
             parts[name] = "\n".join([*([parts[name]] if name in parts else []), cell.source])  # all of one name count
-    return {**parts, **submitted(folder, about.programs)}
+    return {**parts, **{name: read_program(folder / name) for name in about.programs}}

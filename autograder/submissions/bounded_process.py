@@ -15,9 +15,9 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
+from autograder.submissions import Malformed
 from autograder.submissions.bounded_program import line
 from autograder.submissions.cell_facts import CellFacts
-from autograder.submissions.malformed import Malformed
 
 MEMORY_BYTES = 512 << 20
 CPU_S = 10

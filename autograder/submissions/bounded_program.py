@@ -11,8 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from autograder.submissions import cell_facts, notebook_json
-from autograder.submissions.malformed import Malformed
+from autograder.submissions import Malformed, cell_facts, notebook_json
 
 
 def main(kind: str, memory_bytes: int, cpu_s: int) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from autograder.submissions.malformed import Malformed
+from autograder.submissions import Malformed
 
 _ID = re.compile(r"(?!cell-)[A-Za-z0-9_-]{1,64}")  # nbformat's own form, but for our own names
 _WITH_IDS = 5  # the first minor version of nbformat 4 in which cells have ids

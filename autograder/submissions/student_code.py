@@ -10,15 +10,14 @@ from nbformat import NotebookNode
 from nbgrader.utils import is_grade, is_solution
 
 from autograder.authoring import python_parser
-from autograder.submissions import bounded_process
-from autograder.submissions.malformed import Malformed
-from autograder.submissions.submitted_notebook import grade_id
+from autograder.submissions import Malformed, bounded_process
+from autograder.submissions.submitted_files import grade_id
 
 
 class StudentCode(NamedTuple):
-    """What hidden checks get of a submission, and what is known of it without running it.
+    """The code of a submission that hidden checks get, and what its source shows without being run.
 
-    `cells` are (name, source), in the order of the submission. `look_at` says for each cell that has one which names an
+    `cells` are (name, source), in the order of the submission. `look_at` has a line for each cell with names that an
     instructor should see. `unwritten` are the grade cells whose function is not written yet.
     """
 
@@ -28,7 +27,7 @@ class StudentCode(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """One source: a cell, which an error calls `label`, or a program."""
+    """The source of a cell or of a program; error messages call it `label`."""
 
     name: str
     label: str
@@ -41,23 +40,23 @@ class _Piece(NamedTuple):
 def student_code(
     submission: NotebookNode, release: NotebookNode, programs: Mapping[str, str] | None = None
 ) -> StudentCode:
-    """The code of a submission, and of the programs that were handed in beside it.
+    """Select the code of a submitted notebook and of the programs next to it.
 
-    Answer cells are the student's, whole. Given cells are the release's. Of given cells and of those that the student
-    added, only imports, definitions and literal constants are taken: such a cell may launch, draw, and never end.
+    Answer cells are taken whole from the student, given cells from the release. Of given cells and of cells that the
+    student added, only imports, definitions and literal constants are taken: others may launch ranks or never end.
 
     Raises:
         Malformed: a cell or a program cannot be parsed within the limits.
     """
-    beside = [_Piece(name, name, source, is_cell=False) for name, source in (programs or {}).items()]
-    pieces = [*_cells(submission, release), *beside]
-    found = bounded_process.facts(tuple(piece.source for piece in pieces))
-    if len(found) < len(pieces):
+    pieces = [*_cells(submission, release)]
+    pieces += [_Piece(name, name, source, is_cell=False) for name, source in (programs or {}).items()]
+    every = bounded_process.facts(tuple(piece.source for piece in pieces))
+    if len(every) < len(pieces):
         raise Malformed(
-            f"{pieces[len(found)].label} cannot be parsed within {bounded_process.LIMITS}, or is nested deeper than "
+            f"{pieces[len(every)].label} cannot be parsed within {bounded_process.LIMITS}, or is nested deeper than "
             "Python's parser goes, so nothing was graded. Shorten it or delete it, and submit again."
         )
-    pairs = list(zip(pieces, found, strict=True))
+    pairs = list(zip(pieces, every, strict=True))
     cells = [
         (piece.name, piece.source if piece.is_answer else facts.definitions) for piece, facts in pairs if piece.is_cell
     ]
@@ -74,12 +73,12 @@ def student_code(
 
 
 def student_cells(submission: NotebookNode, release: NotebookNode) -> list[tuple[str, str]]:
-    """The (name, source) of every cell that a hidden check may rely on; raises like `student_code`."""
+    """The (name, source) of every cell that hidden checks may rely on; raises like `student_code`."""
     return student_code(submission, release).cells
 
 
 def given_imports(release: NotebookNode) -> list[str]:
-    """The modules that the given cells of a lab import: the instructor's, so safe to import ahead of time."""
+    """The modules that a lab's given cells import: the instructor wrote them, so they are safe to import early."""
     trees = [python_parser.parse(_without_magics(cell.source)) for cell in release.cells if _is_given_code(cell)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
@@ -110,7 +109,7 @@ def _unchanged(pieces: Collection[_Piece], release: NotebookNode) -> set[str]:
 
 
 def _judged_by(release: NotebookNode, answers: Collection[str]) -> set[str]:
-    """The grade cells that follow one of these answer cells, up to the next answer after a grade cell."""
+    """The grade cells for these answer cells: those that follow one, before the next group of answers begins."""
     judging: set[str] = set()
     before: list[str] = []
     is_after_grade = False

@@ -78,7 +78,7 @@ def the_feedback(folder):
 
 
 def the_demo(folder):
-    rows = [run.Submission("ada", "all right", 22, 25, "graded: 3 checks passed", "a.html")]
+    rows = [run.ScoreLine("ada", "all right", 22, 25, "graded: 3 checks passed", "a.html")]
     picture = bars({"a": 1}, {"a": 2}, "t", "u")._repr_mimebundle_()["text/html"]
     seen = [Look("<h3>A ring</h3>\n<p>It runs.</p>", picture, "show(ring)")]
     cheats = [Cheat("It claims full marks.", "the mean of all ranks", "No message carried it.", "0 of 22 points")]

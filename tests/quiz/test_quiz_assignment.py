@@ -22,8 +22,8 @@ from autograder.quiz.formats import FORMATS
 from autograder.quiz.key import read_key
 from autograder.quiz.quiz_folder import Quiz, write_quiz
 from autograder.quiz.whole_bank import read_bank
-from autograder.submissions.malformed import Malformed
-from autograder.submissions.submitted_notebook import read_submission
+from autograder.submissions import Malformed
+from autograder.submissions.submission import read_submission
 from autograder.tables.roster import Student
 
 NAME = "quiz_week02"
@@ -227,6 +227,6 @@ def test_a_quiz_is_not_assigned_over_something_else(course, tmp_path):
 def test_a_form_whose_owner_is_named_in_an_odd_way_is_read_as_nobodys(course):
     release = nbformat.read(course / "labs" / NAME / f"{NAME}.ipynb", as_version=4)
     path = course / "submitted" / "ada" / NAME / f"{NAME}.ipynb"
-    assert read_submission(path, release, "ADA").cells
+    assert read_submission(path, release, "ADA").notebook.cells
     with pytest.raises(Malformed, match="made for 'ada'"):
         read_submission(path, release, "bob")

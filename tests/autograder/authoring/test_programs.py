@@ -12,8 +12,8 @@ from repository import ROOT
 from autograder.authoring import programs
 from autograder.authoring.notebooks import build
 from autograder.course import notebook_of
-from autograder.submissions.malformed import Malformed
-from autograder.submissions.submitted_programs import submitted
+from autograder.submissions import Malformed
+from autograder.submissions.submitted_files import read_program
 
 PROGRAM = '''"""Doubles."""
 
@@ -129,9 +129,9 @@ def test_a_build_releases_programs_without_solutions_beside_the_notebook(folder)
 def test_what_is_handed_in_is_a_plain_text_of_a_sane_size(tmp_path, spoil, told) -> None:
     spoil(tmp_path / "train.py")
     with pytest.raises(Malformed, match=told):
-        submitted(tmp_path, ["train.py"])
+        read_program(tmp_path / "train.py")
 
 
 def test_what_is_handed_in_is_read(tmp_path) -> None:
     (tmp_path / "train.py").write_text("﻿x = 'ä'\n", encoding="utf-8")
-    assert submitted(tmp_path, ["train.py"]) == {"train.py": "x = 'ä'\n"}
+    assert read_program(tmp_path / "train.py") == "x = 'ä'\n"

@@ -195,7 +195,7 @@ def test_what_cannot_be_measured_is_told_in_a_sentence(tmp_path, monkeypatch, wo
 
 def test_a_program_that_may_not_be_read_does_not_end_the_batch(monkeypatch):
     refused = PermissionError(13, "Permission denied")
-    monkeypatch.setattr("autograder.submissions.submitted_programs.read", Mock(side_effect=refused))
+    monkeypatch.setattr("autograder.submissions.submitted_files.read_program", Mock(side_effect=refused))
     measured = Batch(Mock(limits=None), None)._fingerprint("ada")  # pyright: ignore[reportArgumentType]
     assert len(measured) == 64
 

@@ -22,7 +22,7 @@ from autograder.grading import lab as labs
 from autograder.grading.classroom import enter
 from autograder.grading.lab import Lab
 from autograder.judging.report import CheckResult, Outcome, Report
-from autograder.submissions.submitted_notebook import read_submission
+from autograder.submissions.submission import read_submission
 
 pytestmark = pytest.mark.filterwarnings("ignore:::nbformat")  # about ids
 POINTS = {"check_total": 3, "check_mean": 2}
@@ -77,7 +77,7 @@ def verdict_on(lab, content):
     if judged.malformed:
         assert judged.malformed.endswith((".", "?")) and len(judged.malformed) < 500
     else:
-        nbformat.writes(read_submission(path, lab.release)).encode()  # as nbgrader does with it
+        nbformat.writes(read_submission(path, lab.release).notebook).encode()  # as nbgrader does with it
     assert lab.kept("anyone") == judged
     return judged
 

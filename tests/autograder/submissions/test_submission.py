@@ -13,10 +13,9 @@ from tiny_lab import LAB, answered
 
 from autograder.authoring.notebooks import notebook as build_notebook
 from autograder.authoring.scripts import parse
-from autograder.submissions import notebook_json, submitted_notebook
-from autograder.submissions.malformed import Malformed
+from autograder.submissions import Malformed, notebook_json, submitted_files
 from autograder.submissions.student_code import given_imports, student_cells, student_code
-from autograder.submissions.submitted_notebook import read_submission
+from autograder.submissions.submission import read_submission
 
 ANSWER = "def total(tensor):\n    return 7"
 
@@ -41,7 +40,7 @@ def read(tmp_path, release):
             path.write_bytes(content)
         else:
             path.write_text(content if isinstance(content, str) else json.dumps(content))
-        return read_submission(path, release)
+        return read_submission(path, release).notebook
 
     return read_file
 
@@ -126,7 +125,7 @@ def test_endless_source_is_refused(read, submission):
 
 
 def test_too_many_cells_are_refused(read, submission):
-    submission.cells += [new_code_cell("") for _ in range(submitted_notebook.MAX_CELLS)]
+    submission.cells += [new_code_cell("") for _ in range(submitted_files.MAX_CELLS)]
     with pytest.raises(Malformed, match="cells; at most"):
         read(submission)
 
@@ -203,7 +202,7 @@ def test_any_damage_to_a_notebook_is_read_or_malformed(tmp_path_factory, release
     path = tmp_path_factory.getbasetemp() / "any_damage.ipynb"
     path.write_text(json.dumps(content))
     try:
-        notebook = read_submission(path, release)
+        notebook = read_submission(path, release).notebook
     except Malformed:
         return
     nbformat.validate(notebook)
