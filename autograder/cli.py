@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from nbgrader.coursedir import CourseDirectory
 
     from autograder.grading.audit_log import Entry
-    from autograder.grading.exports import Row
     from autograder.grading.lab import Judged
+    from autograder.grading.reports.exports import Row
     from autograder.grading.verify import Finding
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -286,7 +286,7 @@ def _show_unread(coursedir: CourseDirectory, lab: str) -> None:
     """Say how many answers wait for points by hand, and which had some for an earlier text."""
     from nbgrader.api import Gradebook
 
-    from autograder.grading.hand_grades import unread
+    from autograder.grading.term.hand_grades import unread
 
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         waiting = unread(gradebook, lab)
@@ -302,7 +302,7 @@ def _show_unread(coursedir: CourseDirectory, lab: str) -> None:
 def late(lab: Annotated[str, typer.Argument(help="Which assignment, such as lab01.")]) -> None:
     """Compute the penalties of late work again, without grading: after a date, a rule, or points by hand changed."""
     from autograder.course import find_root, open_course
-    from autograder.grading import penalties
+    from autograder.grading.term import penalties
 
     with exit_on_value_error():
         coursedir = open_course(find_root(Path.cwd()))
@@ -328,8 +328,8 @@ def feedback(
     from collections import Counter
 
     from autograder.course import find_root, open_course
-    from autograder.grading import feedback_pages
-    from autograder.grading.feedback_pages import Page
+    from autograder.grading.reports import feedback_pages
+    from autograder.grading.reports.feedback_pages import Page
 
     with exit_on_value_error():
         coursedir = open_course(find_root(Path.cwd()))
@@ -346,7 +346,7 @@ def feedback(
 
 def _warn_of_what_is_outdated(coursedir: CourseDirectory, lab: str) -> None:
     """Name what pages would show that is no longer so: gradings of other files, and late penalties."""
-    from autograder.grading import feedback_pages
+    from autograder.grading.reports import feedback_pages
 
     for student, kinds in feedback_pages.graded_otherwise(coursedir, lab).items():
         changed = ", ".join(kinds)
@@ -358,7 +358,7 @@ def _warn_of_what_is_outdated(coursedir: CourseDirectory, lab: str) -> None:
 def _warn_of_penalties(coursedir: CourseDirectory, assignments: Sequence[str]) -> None:
     from nbgrader.api import Gradebook
 
-    from autograder.grading import penalties
+    from autograder.grading.term import penalties
 
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         outdated = penalties.outdated(coursedir, gradebook, assignments)
@@ -377,7 +377,7 @@ def export(
 ) -> None:
     """Write the gradebook's scores for another system; only where they are final."""
     from autograder.course import find_root, open_course
-    from autograder.grading import exports
+    from autograder.grading.reports import exports
 
     with exit_on_value_error():
         root = find_root(Path.cwd())
@@ -403,10 +403,11 @@ def passback(
     from nbgrader.api import Gradebook
 
     from autograder.course import find_root, open_course
-    from autograder.grading import audit_log, exports
+    from autograder.grading import audit_log
+    from autograder.grading.reports import exports
 
     with exit_on_value_error():
-        from autograder.grading import lti
+        from autograder.grading.reports import lti
 
         root = find_root(Path.cwd())
         platform = lti.read_platform(settings or root / lti.SETTINGS)
@@ -438,7 +439,7 @@ def progress(
 ) -> None:
     """Show what a student has completed, from the gradebook: done, waiting for points by hand, missing, late."""
     from autograder.course import find_root, open_course
-    from autograder.grading import progress as checklists
+    from autograder.grading.reports import progress as checklists
 
     with exit_on_value_error():
         if (student is not None) == everybody:

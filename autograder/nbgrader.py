@@ -21,8 +21,8 @@ _PLACES = {
     "SaveCells": "autograder.grading.no_kernel:SaveCells",
     # grading
     "Grade": "autograder.grading.preprocessor:Grade",
-    "AssignLatePenalties": "autograder.grading.due_dates:AssignLatePenalties",
-    "SaveAutoGrades": "autograder.grading.hand_grades:SaveAutoGrades",
+    "AssignLatePenalties": "autograder.grading.term.due_dates:AssignLatePenalties",
+    "SaveAutoGrades": "autograder.grading.term.hand_grades:SaveAutoGrades",
     "SubmissionExporter": "autograder.grading.preprocessor:SubmissionExporter",
     "prepare": "autograder.grading.preprocessor:prepare",
     # collecting
@@ -36,7 +36,7 @@ _PLACES = {
     "ReleaseFeedback": "autograder.submissions.exchange:ReleaseFeedback",
     "Submit": "autograder.submissions.exchange:Submit",
     # exporting
-    "ExportGrades": "autograder.grading.exports:Grades",
+    "ExportGrades": "autograder.grading.reports.exports:Grades",
     # students' text and feedback
     "FeedbackExporter": "autograder.feedback.page:FeedbackExporter",
     "FeedbackGrades": "autograder.feedback.page:Grades",

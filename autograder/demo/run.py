@@ -22,7 +22,7 @@ from autograder.authoring.notebooks import find_sources, notebook, render
 from autograder.authoring.scripts import parse
 from autograder.demo.first_look import SCRIPT, Cheat, Look, cheat, looks
 from autograder.demo.steps import Steps, program, progress, run
-from autograder.grading.exports import Standing
+from autograder.grading.reports.exports import Standing
 from autograder.judging.report import RECORD, Report
 from worldsize.pages import FormulasToMathML, OfflineHTMLExporter
 

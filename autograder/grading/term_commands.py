@@ -14,8 +14,8 @@ from rich.table import Table
 from autograder.terminal import console, exit_on_value_error
 
 if TYPE_CHECKING:
-    from autograder.grading.exports import Row
-    from autograder.grading.status import Assignment, Work
+    from autograder.grading.reports.exports import Row
+    from autograder.grading.reports.status import Assignment, Work
 
 roster = typer.Typer(no_args_is_help=True, help="The students of the class, for gradebook, quizzes and exports.")
 
@@ -35,7 +35,7 @@ def import_roster(
     removed, and no grade is touched: import again after every change.
     """
     from autograder.course import find_root, open_course
-    from autograder.grading.enrolment import enrol
+    from autograder.grading.term.enrolment import enrol
 
     with exit_on_value_error():
         done = enrol(open_course(find_root(Path.cwd())), file)
@@ -55,7 +55,7 @@ def extend(
     Extensions do not add up: each counts from the class's due date and replaces the student's earlier one.
     """
     from autograder.course import find_root, open_course
-    from autograder.grading import due_dates, penalties
+    from autograder.grading.term import due_dates, penalties
     from autograder.submissions.team_work import counting
 
     with exit_on_value_error():
@@ -79,7 +79,7 @@ def status(
 ) -> None:
     """Show who handed in, who waits to be graded, what failed, and what is to be read by hand."""
     from autograder.course import find_root, open_course
-    from autograder.grading import status as standing
+    from autograder.grading.reports import status as standing
 
     with exit_on_value_error():
         if to is not None and to.suffix != ".html":
@@ -113,7 +113,7 @@ def regrade(
 ) -> None:
     """List what students ask to be graded again, in `regrade.md` beside their notebooks, or answer one of them."""
     from autograder.course import find_root, open_course
-    from autograder.grading import regrades
+    from autograder.grading.term import regrades
 
     with exit_on_value_error():
         coursedir = open_course(find_root(Path.cwd()))

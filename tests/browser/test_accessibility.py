@@ -17,9 +17,9 @@ from autograder.bench import leaderboard
 from autograder.cli import app
 from autograder.demo import run
 from autograder.demo.first_look import Cheat, Look
-from autograder.grading import progress, status
-from autograder.grading.exports import Points, Row, Standing
-from autograder.grading.status import Assignment, State, Status, Work
+from autograder.grading.reports import progress, status
+from autograder.grading.reports.exports import Points, Row, Standing
+from autograder.grading.reports.status import Assignment, State, Status, Work
 from autograder.judging.report import Drawing, Outcome
 from autograder.quiz import preview
 from autograder.quiz.formats import html as forms

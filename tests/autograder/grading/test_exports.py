@@ -12,8 +12,9 @@ from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import ExportPlugin
 
-from autograder.grading import audit_log, exports
-from autograder.grading.exports import Standing
+from autograder.grading import audit_log
+from autograder.grading.reports import exports
+from autograder.grading.reports.exports import Standing
 
 ODD = 'O"Neill, Zoë\nvan der Berg 李'
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "＝1"]

@@ -11,7 +11,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 
-from autograder.grading.hand_grades import SaveAutoGrades, Unread, unread
+from autograder.grading.term.hand_grades import SaveAutoGrades, Unread, unread
 
 LAB = "project1"
 

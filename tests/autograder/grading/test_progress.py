@@ -11,7 +11,8 @@ from nbgrader.coursedir import CourseDirectory
 from typer.testing import CliRunner
 
 from autograder.cli import app
-from autograder.grading import audit_log, progress
+from autograder.grading import audit_log
+from autograder.grading.reports import progress
 
 ODD = "Lovelace <script>"
 

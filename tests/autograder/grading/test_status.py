@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from autograder.cli import app
 from autograder.course import open_course
-from autograder.grading import audit_log, status
+from autograder.grading import audit_log
 from autograder.grading.audit_log import Verdict
-from autograder.grading.status import State
+from autograder.grading.reports import status
+from autograder.grading.reports.status import State
 from autograder.terminal import console
 
 ROSTER = """\

@@ -15,7 +15,7 @@ from tiny_lab import CHECKS, LAB, MEAN, ROOT, TOTAL, answered
 
 from autograder.authoring.notebooks import build
 from autograder.course import open_course
-from autograder.grading import status
+from autograder.grading.reports import status
 from autograder.submissions.class_folders import class_folders
 from autograder.submissions.team_work import counting, handed_in_by
 from autograder.tables.teams import granted, teams

@@ -32,8 +32,9 @@ from nbgrader.plugins import ExportPlugin
 from pydantic import BaseModel, ConfigDict
 
 from autograder.files import neutral
-from autograder.grading import audit_log, penalties
-from autograder.grading.due_dates import due_date, extension_of
+from autograder.grading import audit_log
+from autograder.grading.term import penalties
+from autograder.grading.term.due_dates import due_date, extension_of
 from autograder.submissions.team_work import counting
 from autograder.tables.extensions import Extensions
 from autograder.tables.roster import ROSTER, class_roster

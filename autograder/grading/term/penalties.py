@@ -17,7 +17,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties
 
 from autograder.course import settings_of
-from autograder.grading.due_dates import due_date, extension_of, keep_extension, known_assignment
+from autograder.grading.term.due_dates import due_date, extension_of, keep_extension, known_assignment
 from autograder.submissions.lateness import submitted_at
 from autograder.tables.collected import COLLECTED, read_collected
 from autograder.tables.teams import granted

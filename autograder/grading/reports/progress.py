@@ -18,8 +18,9 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.course import notebook_of
 from autograder.files import neutral, write_whole
-from autograder.grading import audit_log, exports
-from autograder.grading.exports import Row, Standing
+from autograder.grading import audit_log
+from autograder.grading.reports import exports
+from autograder.grading.reports.exports import Row, Standing
 
 # kinds by how an assignment's name begins, in the order of the checklist
 _BEGINNINGS = {

@@ -15,8 +15,9 @@ from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.files import write_whole
-from autograder.grading import audit_log, exports
-from autograder.grading.exports import Row, Standing
+from autograder.grading import audit_log
+from autograder.grading.reports import exports
+from autograder.grading.reports.exports import Row, Standing
 from autograder.submissions import regrade_requests
 from autograder.submissions.team_work import handed_in_by
 from autograder.tables.collected import COLLECTED

@@ -9,8 +9,8 @@ from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.course import notebook_of
-from autograder.grading import penalties
-from autograder.grading.due_dates import known_assignment
+from autograder.grading.term import penalties
+from autograder.grading.term.due_dates import known_assignment
 from autograder.submissions.class_folders import class_folders
 from autograder.submissions.regrade_requests import Request, requests
 from autograder.submissions.team_work import counting

@@ -16,7 +16,7 @@ from typing import Any
 import requests
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from autograder.grading.exports import Row, Standing
+from autograder.grading.reports.exports import Row, Standing
 
 try:  # an extra
     from jwcrypto.jwk import JWK  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
