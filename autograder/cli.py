@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from autograder.grading.audit_log import Entry
     from autograder.grading.lab import Judged
-    from autograder.grading.reports.exports import Row
+    from autograder.grading.standing import Standing
     from autograder.grading.verify import Finding
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -405,6 +405,7 @@ def passback(
     from autograder.course import find_root, open_course
     from autograder.grading import audit_log
     from autograder.grading.reports import exports
+    from autograder.grading.standing import standings
 
     with exit_on_value_error():
         from autograder.grading.reports import lti
@@ -415,14 +416,14 @@ def passback(
         coursedir = open_course(root)
         entries, _ = audit_log.read(root / audit_log.LOG)
         with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
-            rows = exports.rows(coursedir, gradebook, entries, assignment or ())
-        left_out = lti.send(rows, platform, names)
+            found = standings(coursedir, gradebook, entries, assignment or ())
+        left_out = lti.send(found, platform, names)
         _warn_of_penalties(coursedir, assignment or ())
-    console.print(f"Scores sent: {len(rows) - len(left_out)}")
+    console.print(f"Scores sent: {len(found) - len(left_out)}")
     _show_left_out(left_out)
 
 
-def _show_left_out(left_out: Sequence[tuple[Row, str]]) -> None:
+def _show_left_out(left_out: Sequence[tuple[Standing, str]]) -> None:
     """Name the rows that another system got no score for."""
     if left_out:
         table = Table("student", "assignment", "why there is no score", box=SIMPLE)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import os
 import stat
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 MAX_BYTES = 20 << 20
@@ -71,6 +72,14 @@ def neutral(value: object) -> object:
     """A value as a CSV cell that no spreadsheet takes for a formula."""
     # an apostrophe is what spreadsheets themselves put before text that only looks like a formula
     return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) else value
+
+
+def write_csv(to: Path, lines: Iterable[Sequence[object]], are_all_quoted: bool = False) -> None:
+    """Write a CSV file, with cells that no spreadsheet takes for a formula."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with open(to, "w", newline="", encoding="utf-8") as file:
+        quoting = csv.QUOTE_ALL if are_all_quoted else csv.QUOTE_MINIMAL
+        csv.writer(file, quoting=quoting).writerows([map(neutral, line) for line in lines])
 
 
 def shown(name: object) -> str:

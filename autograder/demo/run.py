@@ -22,7 +22,7 @@ from autograder.authoring.notebooks import find_sources, notebook, render
 from autograder.authoring.scripts import parse
 from autograder.demo.first_look import SCRIPT, Cheat, Look, cheat, looks
 from autograder.demo.steps import Steps, program, progress, run
-from autograder.grading.reports.exports import Standing
+from autograder.grading.standing import State
 from autograder.judging.report import RECORD, Report
 from worldsize.pages import FormulasToMathML, OfflineHTMLExporter
 
@@ -152,7 +152,7 @@ def _submission(course: Path, lab: str, student: str, about: str) -> ScoreLine:
     graded = _graded(course, lab, student)
     feedback = f"course/feedback/{student}/{lab}/{lab}.html"
     verdict = _verdict(graded.metadata[RECORD])
-    if row["status"] == Standing.MANUAL:
+    if row["status"] == State.BY_HAND.exported:
         verdict += "; an answer in words still needs manual grading"
     # the final score is empty until somebody has graded by hand
     return ScoreLine(student, about, float(row["raw_score"]), float(row["max_score"]), verdict, feedback)

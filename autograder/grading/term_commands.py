@@ -14,8 +14,8 @@ from rich.table import Table
 from autograder.terminal import console, exit_on_value_error
 
 if TYPE_CHECKING:
-    from autograder.grading.reports.exports import Row
-    from autograder.grading.reports.status import Assignment, Work
+    from autograder.grading.reports.status import Assignment
+    from autograder.grading.standing import Standing
 
 roster = typer.Typer(no_args_is_help=True, help="The students of the class, for gradebook, quizzes and exports.")
 
@@ -79,14 +79,14 @@ def status(
 ) -> None:
     """Show who handed in, who waits to be graded, what failed, and what is to be read by hand."""
     from autograder.course import find_root, open_course
-    from autograder.grading.reports import status as standing
+    from autograder.grading.reports import status as reports
 
     with exit_on_value_error():
         if to is not None and to.suffix != ".html":
             raise ValueError(f"{to}: the page must end in .html.")
-        found = standing.read(open_course(find_root(Path.cwd())), [assignment] if assignment else ())
+        found = reports.read(open_course(find_root(Path.cwd())), [assignment] if assignment else ())
         if to is not None:
-            standing.write_page(found, to)
+            reports.write_page(found, to)
     console.print(_of_students(found.students) if assignment else _of_assignments(found.assignments))
     for sentence in [line for one in found.assignments for line in one.to_do] + [*found.remarks]:
         console.print(sentence, markup=False, soft_wrap=True)
@@ -136,10 +136,10 @@ def regrade(
     console.print(f"{len(found)} requests, {num_open} open.", markup=False)
 
 
-def _of_students(students: Sequence[tuple[Row, Sequence[Work | None]]]) -> Table:
+def _of_students(students: Sequence[tuple[Standing, Sequence[Standing | None]]]) -> Table:
     table = Table("student", "name", "section", "", "state", "score", "remarks", box=SIMPLE)
-    for row, works in students:
-        for work in filter(None, works):
-            about = [escape(text) for text in (row.student, row.name, row.section)]
-            table.add_row(*about, work.state.sign, work.state.value, work.score_text, work.remarks)
+    for standing in (standing for _, standings in students for standing in standings if standing):
+        about = [escape(text) for text in (standing.student, standing.name, standing.section)]
+        state = standing.state
+        table.add_row(*about, state.sign, state.value, standing.score_text, standing.remarks)
     return table

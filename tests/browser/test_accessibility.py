@@ -18,8 +18,8 @@ from autograder.cli import app
 from autograder.demo import run
 from autograder.demo.first_look import Cheat, Look
 from autograder.grading.reports import progress, status
-from autograder.grading.reports.exports import Points, Row, Standing
-from autograder.grading.reports.status import Assignment, State, Status, Work
+from autograder.grading.reports.status import Assignment, Status
+from autograder.grading.standing import Points, Standing, State
 from autograder.judging.report import Drawing, Outcome
 from autograder.quiz import preview
 from autograder.quiz.formats import html as forms
@@ -33,22 +33,21 @@ from worldsize.pages import LessonExporter
 pytestmark = pytest.mark.browser
 
 
-def a_row(student="ada", standing=Standing.GRADED, **more):
-    cells = [Points(cell="check_total", score=2, max_score=3)]
+def a_standing(student="ada", state=State.DONE, **more):
+    cells = [Points(cell="check_total", score=None if state is State.BY_HAND else 2, max_score=3)]
     known = {"due": "2026-11-20 12:00:00", "raw_score": 2.0, "cells": cells, "section": "Monday", **more}
-    return Row("lab01", student, "Lovelace", "Ada", "", "", standing, 3.0, **known)
+    return Standing("lab01", student, "Lovelace", "Ada", "", "", state, 3.0, **known)
 
 
 def the_status(folder):
-    works = [Work(a_row(f"s{n}"), state, num_regrades=n % 2) for n, state in enumerate(State)]
-    works.append(Work(a_row("late", penalty=0.5), State.DONE))
-    found = Status([Assignment("lab01", "2026-11-20 12:00", works)], ["Not on the roster: zed."])
+    standings = [a_standing(f"s{n}", state, num_regrades=n % 2) for n, state in enumerate(State)]
+    standings.append(a_standing("late", penalty=0.5))
+    found = Status([Assignment("lab01", "2026-11-20 12:00", standings)], ["Not on the roster: zed."])
     status.write_page(found, folder / "a.html")
 
 
 def the_checklists(folder):
-    rows = [a_row(standing=standing) for standing in Standing]
-    items = [progress.Item("lab01", row, num_by_hand=1) for row in rows] + [progress.Item("lab02", None)]
+    items = [progress.Item("lab01", a_standing(state=state)) for state in State] + [progress.Item("lab02", None)]
     page = progress.page([progress.Checklist("ada", "Lovelace, Ada", items), progress.Checklist("ben", "ben", items)])
     (folder / "a.html").write_text(page)
 

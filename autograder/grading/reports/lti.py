@@ -16,7 +16,7 @@ from typing import Any
 import requests
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from autograder.grading.reports.exports import Row, Standing
+from autograder.grading.standing import Standing
 
 try:  # an extra
     from jwcrypto.jwk import JWK  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
@@ -58,7 +58,9 @@ def read_platform(file: Path) -> Platform:
     return found.model_copy(update={"key": file.parent / found.key})
 
 
-def send(rows: Iterable[Row], platform: Platform, names: Mapping[str, str] | None = None) -> list[tuple[Row, str]]:
+def send(
+    rows: Iterable[Standing], platform: Platform, names: Mapping[str, str] | None = None
+) -> list[tuple[Standing, str]]:
     """Send every final score; return the rest, each with the reason.
 
     An assignment's column is known by its name here, as the column's tag, and made where it is missing; `names` gives
@@ -93,7 +95,7 @@ class _Lms:
         self._columns: dict[str, Any] = {}
         self._num_unanswered = 0  # one after another
 
-    def try_send(self, row: Row, names: Mapping[str, str]) -> str:
+    def try_send(self, row: Standing, names: Mapping[str, str]) -> str:
         """Like `send`; an LMS that does not answer is a reason too, and after some it is asked no more."""
         if self._num_unanswered == _MAX_UNANSWERED:
             return "not sent: the LMS answers no more"
@@ -105,21 +107,20 @@ class _Lms:
         self._num_unanswered = 0
         return reason
 
-    def send(self, row: Row, names: Mapping[str, str]) -> str:
+    def send(self, row: Standing, names: Mapping[str, str]) -> str:
         """Send a score where it is final; return why it was not sent, empty after it was."""
-        # the LMS decides whether work that is absent is a zero
-        if row.score is None or row.standing is Standing.MISSING:
-            return row.standing.value
+        if row.submitted_score is None:
+            return row.state.exported
         user_id = self._user_ids.get(row.email.lower())
         if not user_id:
             return f"the LMS gives nobody, or several, with the address {row.email or '(none)'}"
         try:
-            self._grades.put_grade(_grade(row, row.score, user_id), self._column(row, names))
+            self._grades.put_grade(_grade(row, row.submitted_score, user_id), self._column(row, names))
         except LtiServiceException as error:
             return f"the LMS answered {error.response.status_code}"
         return ""
 
-    def _column(self, row: Row, names: Mapping[str, str]) -> Any:
+    def _column(self, row: Standing, names: Mapping[str, str]) -> Any:
         if row.assignment not in self._columns:
             column = LineItem().set_tag(row.assignment).set_score_maximum(row.max_score)
             column.set_label(names.get(row.assignment, row.assignment))
@@ -127,7 +128,7 @@ class _Lms:
         return self._columns[row.assignment]
 
 
-def _grade(row: Row, score: float, user_id: str) -> Any:
+def _grade(row: Standing, score: float, user_id: str) -> Any:
     grade = Grade().set_score_given(score).set_score_maximum(row.max_score).set_user_id(user_id)
     grade.set_timestamp(datetime.now(UTC).isoformat(timespec="milliseconds"))
     return grade.set_activity_progress("Completed").set_grading_progress("FullyGraded")

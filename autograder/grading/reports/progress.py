@@ -1,7 +1,7 @@
 """A completion checklist: what a student has done of the whole course, from nbgrader's gradebook.
 
 The checklist has a line for every assignment that the gradebook knows and for each lab, project and report that the
-course holds, even before it is handed out. Scores are those of `exports`: final ones only.
+course holds, even before it is handed out. Scores are final ones only.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from nbgrader.coursedir import CourseDirectory
 from autograder.course import notebook_of
 from autograder.files import neutral, write_whole
 from autograder.grading import audit_log
-from autograder.grading.reports import exports
-from autograder.grading.reports.exports import Row, Standing
+from autograder.grading.standing import Standing, State, standings
 
 # kinds by how an assignment's name begins, in the order of the checklist
 _BEGINNINGS = {
@@ -32,23 +31,14 @@ _BEGINNINGS = {
     "lab": ("lab",),
 }
 KINDS = ("lab", "project", "quiz", "exam", "capstone", "report", "other")
-_STATES = {
-    Standing.GRADED: "done",
-    Standing.MANUAL: "waits for points by hand",
-    Standing.BROKE: "not graded: the grader broke",
-    Standing.WAITING: "waits to be graded",
-    Standing.MISSING: "missing",
-    Standing.NOT_DUE: "not handed in yet",
-}
 
 
 @dataclass(frozen=True)
 class Item:
-    """A line of a checklist; `row` is None for an assignment that was not handed out yet."""
+    """A line of a checklist; `standing` is None for an assignment that was not handed out yet."""
 
     assignment: str
-    row: Row | None
-    num_by_hand: int = 0
+    standing: Standing | None
 
     @property
     def kind(self) -> str:
@@ -56,30 +46,26 @@ class Item:
 
     @property
     def is_done(self) -> bool:
-        return self.row is not None and self.row.standing is Standing.GRADED
+        return self.standing is not None and self.standing.state.is_graded
 
     @property
     def is_late(self) -> bool:
         """True where points were taken for late work."""
-        return self.row is not None and self.row.penalty > 0
+        return self.standing is not None and self.standing.penalty > 0
 
     @property
     def state(self) -> str:
-        """A few words on where the work stands."""
-        if self.row is None:
+        """A few words on the state of the work."""
+        if self.standing is None:
             return "not handed out yet"
-        words = _STATES[self.row.standing]
-        if self.num_by_hand:
-            words += f": {self.num_by_hand} of {len(self.row.cells)}"
-        return f"{words}, late: {self.row.penalty:g} points taken" if self.is_late else words
+        words = self.standing.state.in_checklist
+        if num_waiting := self.standing.num_answers_to_read:
+            words += f": {num_waiting} of {len(self.standing.cells)}"
+        return f"{words}, late: {self.standing.penalty:g} points taken" if self.is_late else words
 
     @property
     def score_text(self) -> str:
-        """The score that counts, as far as it is known, of the most that there is."""
-        if self.row is None:
-            return ""
-        score = "–" if self.row.score is None else f"{self.row.score:g}"
-        return f"{score} / {self.row.max_score:g}"
+        return self.standing.score_text if self.standing else ""
 
 
 @dataclass(frozen=True)
@@ -97,13 +83,14 @@ class Checklist:
     @property
     def summary(self) -> str:
         """One line: how much is done, and the points of it."""
-        final = [item.row for item in self.items if item.row is not None and item.row.score is not None]
-        points, most = sum(row.score or 0.0 for row in final), sum(row.max_score for row in final)
-        missing = sum(item.row is not None and item.row.standing is Standing.MISSING for item in self.items)
-        by_hand = sum(item.row is not None and item.row.standing is Standing.MANUAL for item in self.items)
+        known = [item.standing for item in self.items if item.standing]
+        final = [standing for standing in known if standing.score is not None]
+        points, most = sum(standing.score or 0.0 for standing in final), sum(standing.max_score for standing in final)
+        states = [standing.state for standing in known]
         return (
             f"{self.num_done} of {len(self.items)} done, {points:g} of {most:g} points that are final; "
-            f"{by_hand} to be read by hand, {missing} missing, {sum(item.is_late for item in self.items)} late."
+            f"{states.count(State.BY_HAND)} to be read by hand, {states.count(State.MISSING)} missing, "
+            f"{sum(item.is_late for item in self.items)} late."
         )
 
 
@@ -120,15 +107,15 @@ def read(coursedir: CourseDirectory, students: Sequence[str] = ()) -> list[Check
     """
     entries, _ = audit_log.read(Path(coursedir.root, audit_log.LOG))
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
-        rows = exports.rows(coursedir, gradebook, entries)
-    known = sorted({row.student for row in rows})
+        every_one = standings(coursedir, gradebook, entries)
+    known = sorted({standing.student for standing in every_one})
     if unknown := [student for student in students if student not in known]:
         raise ValueError(
             f"Nobody in the gradebook or below {coursedir.submitted_directory}/ is called {', '.join(unknown)}: there "
             f"are {', '.join(known) or 'no students'}. `nbgrader db student add ID` adds one."
         )
     planned = _planned(Path(coursedir.root))
-    return [_checklist(student, rows, planned) for student in students or known]
+    return [_checklist(student, every_one, planned) for student in students or known]
 
 
 def _planned(root: Path) -> set[str]:
@@ -137,18 +124,11 @@ def _planned(root: Path) -> set[str]:
     return {path.parent.name for path in scripts if path.stem == notebook_of(path.parent.name)}
 
 
-def _checklist(student: str, rows: Sequence[Row], planned: set[str]) -> Checklist:
-    mine = {row.assignment: row for row in rows if row.student == student}
-    names = sorted({row.assignment for row in rows} | planned, key=lambda name: (KINDS.index(kind_of(name)), name))
-    items = [Item(name, mine.get(name), _num_by_hand(mine.get(name))) for name in names]
-    return Checklist(student, next((row.name for row in mine.values()), student), items)
-
-
-def _num_by_hand(row: Row | None) -> int:
-    """How many answers wait for points by hand."""
-    if row is None or row.standing is not Standing.MANUAL:
-        return 0
-    return sum(points.score is None for points in row.cells)
+def _checklist(student: str, every_one: Sequence[Standing], planned: set[str]) -> Checklist:
+    mine = {standing.assignment: standing for standing in every_one if standing.student == student}
+    names = {standing.assignment for standing in every_one} | planned
+    items = [Item(name, mine.get(name)) for name in sorted(names, key=lambda name: (KINDS.index(kind_of(name)), name))]
+    return Checklist(student, next((standing.name for standing in mine.values()), student), items)
 
 
 def write(checklists: Sequence[Checklist], to: Path) -> None:
@@ -176,8 +156,8 @@ def table(checklists: Sequence[Checklist]) -> str:
     writer.writerow(["student", "name", "kind", "assignment", "state", "score", "max_score", "late_points"])
     for checklist in checklists:
         for item in checklist.items:
-            row = item.row
-            scores = (row.score, row.max_score, row.penalty or None) if row else (None, None, None)
+            known = item.standing
+            scores = (known.score, known.max_score, known.penalty or None) if known else (None, None, None)
             words = [checklist.student, checklist.name, item.kind, item.assignment, item.state]
             writer.writerow([*map(neutral, words), *scores])
     return text.getvalue()

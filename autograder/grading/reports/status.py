@@ -6,8 +6,7 @@ Everything is read from the gradebook, the audit log and `submitted/`, by the sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,8 +15,7 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.files import write_whole
 from autograder.grading import audit_log
-from autograder.grading.reports import exports
-from autograder.grading.reports.exports import Row, Standing
+from autograder.grading.standing import Standing, State, standings
 from autograder.submissions import regrade_requests
 from autograder.submissions.team_work import handed_in_by
 from autograder.tables.collected import COLLECTED
@@ -27,114 +25,40 @@ from autograder.tables.roster import class_roster
 _MOST_NAMES = 12  # in a line of the terminal
 
 
-class State(StrEnum):
-    """Where one student's work on one assignment stands, in the order in which something is to be done about it."""
-
-    FAILED = "the grader broke"
-    DAMAGED = "damaged file, 0 points"
-    WAITING = "to be graded"
-    BY_HAND = "to be read"
-    DONE = "done"
-    MISSING = "missing"
-    NOT_DUE = "not due yet"
-
-    @property
-    def sign(self) -> str:
-        """A sign that says the same without colour."""
-        return _SIGNS[self]
-
-    @property
-    def is_handed_in(self) -> bool:
-        return self not in (State.MISSING, State.NOT_DUE)
-
-
-_SIGNS = {
-    State.FAILED: "✗",
-    State.DAMAGED: "!",
-    State.WAITING: "…",
-    State.BY_HAND: "✎",
-    State.DONE: "✓",
-    State.MISSING: "–",
-    State.NOT_DUE: "·",
-}
-_OF_STANDING = {
-    Standing.GRADED: State.DONE,
-    Standing.MANUAL: State.BY_HAND,
-    Standing.BROKE: State.FAILED,
-    Standing.WAITING: State.WAITING,
-    Standing.MISSING: State.MISSING,
-    Standing.NOT_DUE: State.NOT_DUE,
-}
-# what to do about whose work, by the command that does it
-_TO_DO = {
-    State.FAILED: ("the grader broke on", "`autograder grade {} --again` tries again"),
-    State.WAITING: ("to be graded", "`autograder grade {}`"),
-    State.BY_HAND: ("answers to be read", "in the Formgrader"),
-    State.DAMAGED: ("damaged files", "ask for them again, or leave 0 points"),
-    State.MISSING: ("not handed in", "0 points in `autograder export csv`, `autograder extend` gives more time"),
-}
-
-
-@dataclass(frozen=True)
-class Work:
-    """One student's work on one assignment."""
-
-    row: Row
-    state: State
-    num_regrades: int = 0  # requests without an answer
-
-    @property
-    def num_answers_to_read(self) -> int:
-        return sum(points.score is None for points in self.row.cells) if self.state is State.BY_HAND else 0
-
-    @property
-    def score_text(self) -> str:
-        """The score that counts, as far as it is final, of the most that there is."""
-        return f"{'–' if self.row.score is None else f'{self.row.score:g}'} / {self.row.max_score:g}"
-
-    @property
-    def remarks(self) -> str:
-        """What else there is to know: answers to read, a penalty, an extension."""
-        said = [f"{self.num_answers_to_read} answers to read"] if self.num_answers_to_read > 1 else []
-        said += [f"handed in by {self.row.author}"] if self.row.author else []
-        said += [f"late, {self.row.penalty:g} points taken"] if self.row.penalty else []
-        said += ["asks for a regrade"] if self.num_regrades else []
-        said += [f"extended to {self.row.due[:16]} UTC"] if self.row.extension and self.row.due else []
-        return "; ".join(said)
-
-
 @dataclass(frozen=True)
 class Assignment:
-    """An assignment and everybody's work on it; `due` is the class's date."""
+    """How everybody stands in an assignment; `due` is the class's date."""
 
     name: str
     due: str
-    works: Sequence[Work]
+    standings: Sequence[Standing]
 
     def count(self, *states: State) -> int:
-        """How many students stand so."""
-        return sum(work.state in states for work in self.works)
+        """How many students' work is in one of these states."""
+        return sum(standing.state in states for standing in self.standings)
 
     @property
     def num_handed_in(self) -> int:
-        return sum(work.state.is_handed_in for work in self.works)
+        return sum(standing.state.is_handed_in for standing in self.standings)
 
     @property
     def num_late(self) -> int:
-        return sum(work.row.penalty > 0 for work in self.works)
+        return sum(standing.penalty > 0 for standing in self.standings)
 
     @property
     def num_answers_to_read(self) -> int:
-        return sum(work.num_answers_to_read for work in self.works)
+        return sum(standing.num_answers_to_read for standing in self.standings)
 
     @property
     def to_do(self) -> list[str]:
         """A sentence for each thing that waits for the instructor, with whose work it is."""
         said = []
-        for state, (words, advice) in _TO_DO.items():
-            if names := [work.row.student for work in self.works if work.state is state]:
+        for state in State:
+            words, advice = state.to_do
+            names = [standing.student for standing in self.standings if standing.state is state]
+            if words and names:
                 said.append(f"{self.name}, {words}: {_listed(names)}; {advice.format(self.name)}.")
-        if names := [work.row.student for work in self.works if work.num_regrades]:
+        if names := [standing.student for standing in self.standings if standing.num_regrades]:
             said.append(f"{self.name}, regrade requests: {_listed(names)}; `autograder regrade {self.name}`.")
         return said
 
@@ -145,15 +69,15 @@ class Assignment:
         by_hand = f"{num_read} ({self.num_answers_to_read} answers)" if num_read else "0"
         return {
             "due (UTC)": self.due[:16],
-            "handed in": f"{self.num_handed_in} of {len(self.works)}",
+            "handed in": f"{self.num_handed_in} of {len(self.standings)}",
             "done": str(self.count(State.DONE)),
             "to be graded": str(self.count(State.WAITING)),
             "to be read": by_hand,
-            "failed": str(self.count(State.FAILED)),
+            "failed": str(self.count(State.BROKE)),
             "damaged": str(self.count(State.DAMAGED)),
             "late": str(self.num_late),
             "missing": str(self.count(State.MISSING)),
-            "regrades": str(sum(work.num_regrades for work in self.works)),
+            "regrades": str(sum(standing.num_regrades for standing in self.standings)),
         }
 
 
@@ -165,15 +89,15 @@ class Status:
     remarks: Sequence[str]
 
     @property
-    def students(self) -> list[tuple[Row, list[Work | None]]]:
-        """Everybody by section and name: a row of theirs, and their work on each assignment."""
-        found: dict[str, dict[str, Work]] = {}
+    def students(self) -> list[tuple[Standing, list[Standing | None]]]:
+        """Everybody by section and name: a standing that says who it is, and the standing in each assignment."""
+        by_student: dict[str, dict[str, Standing]] = {}
         for assignment in self.assignments:
-            for work in assignment.works:
-                found.setdefault(work.row.student, {})[assignment.name] = work
+            for standing in assignment.standings:
+                by_student.setdefault(standing.student, {})[assignment.name] = standing
         names = [assignment.name for assignment in self.assignments]
-        rows = [(next(iter(works.values())).row, [works.get(name) for name in names]) for works in found.values()]
-        return sorted(rows, key=lambda one: (one[0].section, one[0].name.casefold(), one[0].student))
+        rows = [(next(iter(mine.values())), [mine.get(name) for name in names]) for mine in by_student.values()]
+        return sorted(rows, key=lambda row: (row[0].section, row[0].name.casefold(), row[0].student))
 
 
 def read(coursedir: CourseDirectory, assignments: Sequence[str] = ()) -> Status:
@@ -184,21 +108,20 @@ def read(coursedir: CourseDirectory, assignments: Sequence[str] = ()) -> Status:
     """
     root = Path(coursedir.root)
     entries, _ = audit_log.read(root / audit_log.LOG)
-    damaged = {
-        key[:2] for key, entry in audit_log.latest(entries).items() if entry.verdict is audit_log.Verdict.MALFORMED
-    }
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
-        rows = exports.rows(coursedir, gradebook, entries, assignments)
-        dues = {str(one.name): str(one.duedate or "") for one in gradebook.assignments}
+        every_one = standings(coursedir, gradebook, entries, assignments)
+        dues = {str(assignment.name): str(assignment.duedate or "") for assignment in gradebook.assignments}
+    every_one = [_with_regrades(coursedir, standing) for standing in every_one]
     names = [name for name in dues if not assignments or name in assignments]
-    works = [_work(coursedir, row, (row.assignment, row.author or row.student) in damaged) for row in rows]
-    found = [Assignment(name, dues[name], [work for work in works if work.row.assignment == name]) for name in names]
-    return Status(found, [*_remarks(root, rows), *(one for name in names for one in _handed_in_twice(coursedir, name))])
+    remarks = [*_remarks(root, every_one), *(line for name in names for line in _handed_in_twice(coursedir, name))]
+    return Status(
+        [Assignment(name, dues[name], [one for one in every_one if one.assignment == name]) for name in names], remarks
+    )
 
 
-def _work(coursedir: CourseDirectory, row: Row, is_damaged: bool) -> Work:
-    asked = regrade_requests.requests(coursedir, row.assignment, row.student)
-    return Work(row, _state(row, is_damaged), sum(not one.answer for one in asked))
+def _with_regrades(coursedir: CourseDirectory, standing: Standing) -> Standing:
+    requests = regrade_requests.requests(coursedir, standing.assignment, standing.student)
+    return replace(standing, num_regrades=sum(not request.answer for request in requests))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -207,15 +130,10 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
-def _state(row: Row, is_damaged: bool) -> State:
-    state = _OF_STANDING[row.standing]
-    return State.DAMAGED if is_damaged and state in (State.DONE, State.BY_HAND) else state
-
-
-def _remarks(root: Path, rows: Sequence[Row]) -> list[str]:
-    """What in the tables at the root is about nobody, and who is on no roster."""
-    students = {row.student for row in rows}
-    listed = {one.id for one in class_roster(root)}
+def _remarks(root: Path, every_one: Sequence[Standing]) -> list[str]:
+    """A sentence on extensions of unknown students, and one on students who are not on the roster."""
+    students = {standing.student for standing in every_one}
+    listed = {student.id for student in class_roster(root)}
     unknown = sorted({student for _, student in read_extensions(root)} - students)
     said = [f"extensions.csv names students whom the gradebook does not know: {', '.join(unknown)}."] if unknown else []
     strangers = sorted(students - listed) if listed else []

@@ -112,7 +112,7 @@ def test_a_grader_that_breaks_on_one_goes_on_with_the_others_and_tries_it_again(
     submission = Lab.submission
 
     def break_on_ben(self, student):
-        if student == "ben" and sys._getframe(1).f_code.co_name == "judge":
+        if student == "ben" and sys._getframe(1).f_code.co_name == "read":
             raise OSError("no space left")
         return submission(self, student)
 

@@ -14,7 +14,7 @@ from nbgrader.plugins import ExportPlugin
 
 from autograder.grading import audit_log
 from autograder.grading.reports import exports
-from autograder.grading.reports.exports import Standing
+from autograder.grading.standing import Standing, State, standings
 
 ODD = 'O"Neill, Zoë\nvan der Berg 李'
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "＝1"]
@@ -105,33 +105,33 @@ def table(path):
 
 
 STANDINGS = {
-    "ada": (Standing.GRADED, 3.75),
-    "absent": (Standing.MISSING, 0),
-    "broke": (Standing.BROKE, None),
-    "regraded": (Standing.BROKE, None),
-    "fixed": (Standing.GRADED, 4.5),
-    "torn": (Standing.BROKE, None),
-    "manual": (Standing.MANUAL, None),
-    "late": (Standing.GRADED, 0),
-    "again": (Standing.WAITING, None),  # handed in another file after the one that was graded
-    "waits": (Standing.WAITING, None),
-    "stranger": (Standing.WAITING, None),  # not in the gradebook yet
-    "\\xff": (Standing.WAITING, None),
+    "ada": (State.DONE, 3.75),
+    "absent": (State.MISSING, 0),
+    "broke": (State.BROKE, None),
+    "regraded": (State.BROKE, None),
+    "fixed": (State.DONE, 4.5),
+    "torn": (State.BROKE, None),
+    "manual": (State.BY_HAND, None),
+    "late": (State.DONE, 0),
+    "again": (State.WAITING, None),  # handed in another file after the one that was graded
+    "waits": (State.WAITING, None),
+    "stranger": (State.WAITING, None),  # not in the gradebook yet
+    "\\xff": (State.WAITING, None),
 }
 
 
 def test_every_student_stands_where_they_stand(course):
     entries, _ = audit_log.read(Path(course.root, audit_log.LOG))
     with Gradebook(course.db_url) as book:
-        rows = exports.rows(course, book, entries, ["lab01"])
-    assert {row.student: (row.standing, row.score) for row in rows} == STANDINGS
+        rows = standings(course, book, entries, ["lab01"])
+    assert {row.student: (row.state, row.score) for row in rows} == STANDINGS
 
 
-@pytest.mark.parametrize(("lab", "standing"), [("lab02", Standing.NOT_DUE), ("lab03", Standing.NOT_DUE)])
+@pytest.mark.parametrize(("lab", "standing"), [("lab02", State.NOT_DUE), ("lab03", State.NOT_DUE)])
 def test_what_is_absent_and_not_due_has_no_score(course, lab, standing):
     with Gradebook(course.db_url) as book:
-        rows = exports.rows(course, book, [], [lab])
-    assert {(row.standing, row.score) for row in rows} == {(standing, None)}
+        rows = standings(course, book, [], [lab])
+    assert {(row.state, row.score) for row in rows} == {(standing, None)}
 
 
 def test_csv(course, tmp_path):
@@ -157,8 +157,7 @@ def test_canvas(course, tmp_path):
     assert header == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "Lab, 1 (99)", "lab02"]
     assert possible == ["    Points Possible", "", "", "", "", "5.0", "3.0"]
     assert {line[3]: line[5] for line in lines} == {
-        student: f"{float(score)}" if standing is Standing.GRADED else ""
-        for student, (standing, score) in STANDINGS.items()
+        student: f"{float(score)}" if standing is State.DONE else "" for student, (standing, score) in STANDINGS.items()
     }
     assert [line[:4] for line in lines if line[3] == "ada"] == [[f"{ODD}, Ada", "4711", "", "ada"]]
     assert {line[6] for line in lines} == {""}  # nobody handed in lab02
@@ -218,7 +217,7 @@ def test_gradescope_gets_a_file_for_every_final_score_and_no_other(course, tmp_p
 @pytest.mark.parametrize("name", FORMULAS)
 @pytest.mark.parametrize("format", ["csv", "canvas", "moodle"])
 def test_no_cell_is_a_formula(tmp_path, name, format):
-    row = exports.Row("lab01", name, name, name, name, name, Standing.GRADED, 5.0, raw_score=1.0)
+    row = Standing("lab01", name, name, name, name, name, State.DONE, 5.0, raw_score=1.0)
     exports.FORMATS[format]([row], tmp_path / "out.csv")
     cells = [cell for line in table(tmp_path / "out.csv") for cell in line]
     assert not [cell for cell in cells if cell.strip(" ").startswith(tuple("=+-@\t\r\n＝"))]
@@ -227,7 +226,7 @@ def test_no_cell_is_a_formula(tmp_path, name, format):
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../../x", "C:\\x", "ä b", "\n"])
 def test_a_student_id_is_one_folder_below(tmp_path, name):
-    row = exports.Row("lab01", name, "", "", "", "", Standing.GRADED, 5.0)
+    row = Standing("lab01", name, "", "", "", "", State.DONE, 5.0)
     exports.write_gradescope([row], tmp_path / "out")
     (path,) = tmp_path.rglob("results.json")
     assert path.parents[2] == tmp_path / "out"

@@ -14,7 +14,7 @@ from autograder.course import open_course
 from autograder.grading import audit_log
 from autograder.grading.audit_log import Verdict
 from autograder.grading.reports import status
-from autograder.grading.reports.status import State
+from autograder.grading.standing import State
 from autograder.terminal import console
 
 ROSTER = """\
@@ -87,7 +87,7 @@ EXPECTED = {
     "ada": State.DONE,
     "ben": State.BY_HAND,
     "cy": State.DAMAGED,
-    "dan": State.FAILED,
+    "dan": State.BROKE,
     "eve": State.WAITING,
     "fay": State.MISSING,
 }
@@ -95,8 +95,8 @@ EXPECTED = {
 
 def test_everybody_stands_where_they_stand(course):
     lab01, lab02 = status.read(open_course(course)).assignments
-    assert {work.row.student: work.state for work in lab01.works} == EXPECTED
-    assert {work.state for work in lab02.works} == {State.MISSING}
+    assert {standing.student: standing.state for standing in lab01.standings} == EXPECTED
+    assert {standing.state for standing in lab02.standings} == {State.MISSING}
     assert lab01.figures == {
         "due (UTC)": "2020-11-20 12:00",
         "handed in": "5 of 6",
@@ -109,7 +109,7 @@ def test_everybody_stands_where_they_stand(course):
         "missing": "1",
         "regrades": "0",
     }
-    ada, ben = (work for work in lab01.works if work.row.student in ("ada", "ben"))
+    ada, ben = (standing for standing in lab01.standings if standing.student in ("ada", "ben"))
     assert (ada.score_text, ada.remarks) == ("4.5 / 7", "late, 0.5 points taken")
     assert (ben.score_text, ben.remarks) == ("– / 7", "2 answers to read")
 
@@ -127,7 +127,7 @@ def test_what_is_to_be_done_comes_with_the_command_that_does_it(course):
 
 def test_a_long_list_of_names_is_cut(course):
     (lab01,) = status.read(open_course(course), ["lab01"]).assignments
-    eve = next(work for work in lab01.works if work.row.student == "eve")
+    eve = next(standing for standing in lab01.standings if standing.student == "eve")
     (sentence,) = status.Assignment("lab01", "", [eve] * 15).to_do
     assert "eve, eve and 3 more; `autograder grade lab01`." in sentence and sentence.count("eve") == 12
 

@@ -115,7 +115,7 @@ def test_the_status_says_whose_work_counts_and_who_handed_in_twice(course):
     assert "project9, handed in by several of one team: dan, cy; dan's counts" in said
     assert "5 of 8" in said
     (project,) = status.read(open_course(course)).assignments
-    remarks = {work.row.student: work.remarks for work in project.works}
+    remarks = {standing.student: standing.remarks for standing in project.standings}
     assert remarks["ben"] == "handed in by ada; extended to 2020-11-21 12:00 UTC" and "handed" not in remarks["ada"]
     assert remarks["cy"] == "handed in by dan; late, 0.5 points taken"
 
@@ -132,7 +132,7 @@ def test_a_damaged_file_is_the_whole_teams(course, monkeypatch):
 
     monkeypatch.setattr(status.audit_log, "latest", damaged)
     (project,) = status.read(open_course(course)).assignments
-    found = {work.row.student for work in project.works if work.state is status.State.DAMAGED}
+    found = {standing.student for standing in project.standings if standing.state is status.State.DAMAGED}
     assert found == {"ada", "ben"}
 
 
