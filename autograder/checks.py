@@ -1,10 +1,7 @@
 """What the author of a lab's hidden checks imports, by names that stay wherever the engine keeps them."""
 
-from autograder.judging.checks import PartlyHeld, points
-from autograder.judging.draws import between, drawn_cluster, positive, shuffled, whole
-from autograder.judging.failures import StudentFailed, hinted
-from autograder.judging.inside import Made, limit_computing, return_freed_memory
-from autograder.judging.partial_sums import (
+from autograder.judging.checks.draws import between, drawn_cluster, positive, shuffled, whole
+from autograder.judging.checks.partial_sums import (
     Parts,
     draw_parts,
     expect_dtype,
@@ -13,10 +10,10 @@ from autograder.judging.partial_sums import (
     mask_of,
     named,
 )
-from autograder.judging.pictures import InFewColours, draw_bars, draw_messages, draw_timeline
-from autograder.judging.report import Outcome
-from autograder.judging.returned import entries, entry, integer, is_same, shown, tensor_like
-from autograder.judging.trainings import (
+from autograder.judging.checks.pictures import InFewColours, draw_bars, draw_messages, draw_timeline
+from autograder.judging.checks.points import PartlyHeld, points
+from autograder.judging.checks.returned import entries, entry, integer, is_same, shown, tensor_like
+from autograder.judging.checks.trainings import (
     described,
     disturbed,
     expect_losses,
@@ -28,8 +25,8 @@ from autograder.judging.trainings import (
     grade_speed,
     is_right,
 )
-from autograder.judging.travelled import expect_sum_travelled, received
-from autograder.judging.witnessed import (
+from autograder.judging.checks.travelled import expect_sum_travelled, received
+from autograder.judging.checks.witnessed import (
     expect_after_arrival,
     expect_body,
     expect_end,
@@ -38,6 +35,9 @@ from autograder.judging.witnessed import (
     expect_work,
     posts_of,
 )
+from autograder.judging.jail.inside import Made, limit_computing, return_freed_memory
+from autograder.judging.judge.failures import StudentFailed, hinted
+from autograder.judging.report import Outcome
 
 __all__ = [
     "InFewColours",

@@ -21,7 +21,7 @@ from autograder.files import write_whole
 from autograder.grading.audit_log import engine_sha256
 from autograder.grading.engines import Engine
 from autograder.grading.lab import Judged, Lab
-from autograder.judging.measuring import PROGRAM, Job, Progress, Settings, first_failure
+from autograder.judging.judge.measuring import PROGRAM, Job, Progress, Settings, first_failure
 from autograder.submissions import Malformed, submitted_files
 from autograder.submissions.student_code import given_imports
 from worldsize.bench import Point, Result

@@ -21,7 +21,7 @@ from autograder.terminal import console, errors, exit_on_value_error
 
 if TYPE_CHECKING:
     from autograder.bench.batch import Batch, Outcome
-    from autograder.judging.measuring import Settings
+    from autograder.judging.judge.measuring import Settings
     from worldsize.bench import Result
 
 OUT = Path("build", "bench")  # below the course's folder
@@ -85,7 +85,7 @@ def run(
 
     What is finished is kept: a run that was interrupted, by Ctrl-C or by a batch system, resumes from there.
     """
-    from autograder.judging.measuring import Settings
+    from autograder.judging.judge.measuring import Settings
     from worldsize.bench import Task
     from worldsize.images import cifar10_files
 
@@ -280,7 +280,7 @@ def _name_disturbed(results: Mapping[str, Result], name: str, places: Mapping[st
 
 def _refuse_failures(result: Result) -> None:
     from autograder.bench.batch import has_right_weights
-    from autograder.judging.measuring import first_failure
+    from autograder.judging.judge.measuring import first_failure
 
     if failure := first_failure(result.timings):
         errors.print(f"Not everything could be timed. {failure}", markup=False, soft_wrap=True)

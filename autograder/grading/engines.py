@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from autograder.judging.judge import judge
+from autograder.judging.judge.judge import judge
 from autograder.judging.report import Report
 from autograder.sandbox import zygote
 
 if TYPE_CHECKING:
-    from autograder.judging.measuring import Job, Measured, Progress
+    from autograder.judging.judge.measuring import Job, Measured, Progress
 
 
 class Engine(Protocol):
@@ -24,11 +24,11 @@ class Engine(Protocol):
     jobs: int
 
     def judge(self, checks: Path, cells: Sequence[tuple[str, str]], **options: Any) -> Report:
-        """The report on a student's cells; arguments and errors are those of `autograder.judging.judge.judge`."""
+        """The report on a student's cells; arguments and errors are those of `autograder.judging.judge.judge.judge`."""
         ...
 
     def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
-        """A program's measurement, like that of `autograder.judging.measuring.measured`."""
+        """A program's measurement, like that of `autograder.judging.judge.measuring.measured`."""
         ...
 
     def stop(self) -> None:
@@ -72,7 +72,7 @@ class LocalPool:
 
     def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
         """A program's measurement on this machine."""
-        from autograder.judging.measuring import measured  # imports torch, which grading labs does not need here
+        from autograder.judging.judge.measuring import measured  # imports torch, which grading labs does not need here
 
         with self._granted() as granted:
             yield from measured(job, journal, granted)

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading.audit_log import engine_sha256
-from autograder.judging.judge import judge
-from autograder.judging.measuring import Job, Measured, Progress, measured
+from autograder.judging.judge.judge import judge
+from autograder.judging.judge.measuring import Job, Measured, Progress, measured
 from autograder.judging.report import Report
 
 _TRIES_AGAIN = 3  # when a worker or its machine dies

@@ -12,8 +12,8 @@ import torch
 from figures import Figure, scaled
 from tiny_lab import GIVEN, judged, write_checks
 
+from autograder.judging.judge.student import Student, StudentFailed
 from autograder.judging.report import Outcome
-from autograder.judging.student import Student, StudentFailed
 
 CALL_S, TOTAL_S = 3, 5
 DID_NOT_END = {Outcome.HUNG, Outcome.TIME_LIMIT}

@@ -15,8 +15,8 @@ from repository import ROOT
 
 from autograder.authoring.known_answers import compose
 from autograder.grading.verify import solution_of
-from autograder.judging.failures import StudentFailed
-from autograder.judging.student import Student
+from autograder.judging.judge.failures import StudentFailed
+from autograder.judging.judge.student import Student
 from autograder.submissions.student_code import given_imports, student_cells
 from worldsize import bench
 from worldsize.bench import Disturbance

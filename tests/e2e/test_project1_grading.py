@@ -11,7 +11,7 @@ from processes import wait_until
 from tiny_lab import ROOT, needs_jail, outcomes
 
 from autograder.authoring import programs
-from autograder.judging.judge import judge
+from autograder.judging.judge.judge import judge
 from autograder.judging.report import CheckResult, Outcome
 from autograder.sandbox import zygote
 
@@ -20,7 +20,7 @@ REFERENCE = programs.solved(ROOT / "solutions" / "project1" / "train.py")
 CHECKS = '''
 import os
 
-from autograder.judging.checks import points
+from autograder.judging.checks.points import points
 from worldsize import bench
 from worldsize.bench import RestartPolicy, TrainingSpec, Task
 from worldsize.check import CheckFailed

@@ -24,7 +24,7 @@ from autograder.grading.engines import LocalPool
 from autograder.grading.lab import Lab
 from autograder.grading.preprocessor import Grade
 from autograder.grading.ray_engine import RayCluster
-from autograder.judging.measuring import Job, Progress, Settings
+from autograder.judging.judge.measuring import Job, Progress, Settings
 from autograder.judging.report import Outcome
 from worldsize.bench import Task
 

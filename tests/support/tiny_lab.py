@@ -17,7 +17,7 @@ from needs import give_up, is_required
 from repository import ROOT
 
 from autograder.authoring.notebooks import build
-from autograder.judging.judge import judge
+from autograder.judging.judge.judge import judge
 from autograder.judging.report import Outcome, Report
 from autograder.sandbox import obstacle, probe
 
@@ -57,7 +57,7 @@ assert mean(torch.ones(1)).item() == 1
 CHECKS = '''\
 import torch
 
-from autograder.judging.checks import points
+from autograder.judging.checks.points import points
 from worldsize.check import expect_close
 
 

@@ -36,7 +36,7 @@ from tiny_lab import (
     write_checks,
 )
 
-from autograder.judging.judge import judge
+from autograder.judging.judge.judge import judge
 from autograder.judging.report import Outcome, Report
 
 pytestmark = needs_jail
@@ -68,7 +68,7 @@ def ring(tensor):
 CHECKS = f"""
 import torch
 
-from autograder.judging.checks import points
+from autograder.judging.checks.points import points
 from worldsize.check import CheckFailed, expect_close
 from worldsize.faults import SilentError
 

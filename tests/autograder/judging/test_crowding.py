@@ -6,9 +6,9 @@ from contextlib import closing
 import pytest
 from tiny_lab import needs_jail
 
-from autograder.judging import student
-from autograder.judging.crowding import MOST, crowding
-from autograder.judging.failures import StudentFailed
+from autograder.judging.judge import student
+from autograder.judging.judge.crowding import MOST, crowding
+from autograder.judging.judge.failures import StudentFailed
 
 
 @pytest.mark.parametrize(("load", "wanted"), [(0.1, 1), (2, 1), (6, 3), (100, MOST)])

@@ -3,8 +3,8 @@
 import pytest
 from needs import give_up
 
-from autograder.judging.failures import StudentFailed
-from autograder.judging.student import Student
+from autograder.judging.judge.failures import StudentFailed
+from autograder.judging.judge.student import Student
 from autograder.sandbox import probe
 from worldsize import bench
 from worldsize.bench import Disturbance, RestartPolicy, Task, TrainingSpec, Trial

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from autograder.judging.error_texts import forms_raised, sentence_for, shown_kind, shown_text, words_of
+from autograder.judging.judge.error_texts import forms_raised, sentence_for, shown_kind, shown_text, words_of
 
 OWN = words_of(["def total(tensor):\n    return deeper(tensor).sums"])
 

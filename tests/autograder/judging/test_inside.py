@@ -6,10 +6,10 @@ from contextlib import closing
 import pytest
 from tiny_lab import message, needs_jail, outcomes, write_checks
 
-from autograder.judging.failures import StudentFailed
-from autograder.judging.judge import judge
+from autograder.judging.judge.failures import StudentFailed
+from autograder.judging.judge.judge import judge
+from autograder.judging.judge.student import Student
 from autograder.judging.report import Outcome
-from autograder.judging.student import Student
 
 pytestmark = needs_jail
 HEAD = """

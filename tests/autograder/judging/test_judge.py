@@ -7,9 +7,9 @@ import pytest
 from tiny_lab import GIVEN, MEAN, TOTAL, judged, message, needs_jail, outcomes, without_jails, write_checks
 
 from autograder.grading.verify import Case, _problems
-from autograder.judging.failures import StudentFailed, raise_described, values_of
-from autograder.judging.inside import describe
-from autograder.judging.judge import judge
+from autograder.judging.jail.inside import describe
+from autograder.judging.judge.failures import StudentFailed, raise_described, values_of
+from autograder.judging.judge.judge import judge
 from autograder.judging.report import Outcome
 from worldsize.launch import RankFailed, RunTimeout
 from worldsize.launch.protocol.call_log import Call
@@ -25,7 +25,7 @@ TIME_LIMIT, OUTPUT_LIMIT, FORBIDDEN = Outcome.TIME_LIMIT, Outcome.OUTPUT_LIMIT, 
 ONE_CHECK = '''
 import torch
 
-from autograder.judging.checks import points
+from autograder.judging.checks.points import points
 from worldsize.check import CheckFailed
 
 
@@ -272,7 +272,9 @@ def test_the_student_s_function_runs_under_the_real_agent_in_the_sandbox(one_che
 
 
 def test_a_check_that_holds_in_part_gives_a_part_and_lets_others_be_tried(one_check):
-    path = one_check('from autograder.judging.checks import PartlyHeld\n    raise PartlyHeld(0.25, "all", "a quarter")')
+    path = one_check(
+        'from autograder.judging.checks.points import PartlyHeld\n    raise PartlyHeld(0.25, "all", "a quarter")'
+    )
     more = ONE_CHECK.format(body="pass").partition("@points")[2].replace("check_total(", "check_more(")
     path.write_text(path.read_text() + "\n\n@points" + more.replace('_total")', '_total", needs=["check_total"])'))
     report = judge(path, [])
@@ -413,7 +415,7 @@ def test_options_for_pytest_in_the_environment_change_nothing(checks, monkeypatc
 def test_without_a_jail_the_judge_refuses_unless_told_otherwise(checks):
     judged_there = f"""
 from pathlib import Path
-from autograder.judging.judge import judge
+from autograder.judging.judge.judge import judge
 def judged(**options):
     return judge(Path({str(checks)!r}), {[("setup", GIVEN), ("total", TOTAL), ("mean", MEAN)]!r}, **options)
 report = judged(allow_untrusted=True)
@@ -448,6 +450,6 @@ def mean(tensor):
 
 
 def test_a_judge_that_comes_to_no_end_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("autograder.judging.judge._SPARE_S", -1)
+    monkeypatch.setattr("autograder.judging.judge.judge._SPARE_S", -1)
     with pytest.raises(RuntimeError, match=r"the judge was not done after 0 s.*--jobs"):
         judge(write_checks(tmp_path), [("total", TOTAL), ("mean", MEAN)], call_s=1, total_s=1)

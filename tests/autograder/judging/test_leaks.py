@@ -3,7 +3,7 @@
 import pytest
 from tiny_lab import needs_jail, write_checks
 
-from autograder.judging.judge import judge
+from autograder.judging.judge.judge import judge
 from autograder.judging.report import Outcome
 
 pytestmark = needs_jail

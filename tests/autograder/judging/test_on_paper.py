@@ -5,8 +5,8 @@ from contextlib import closing
 import pytest
 from tiny_lab import needs_jail
 
-from autograder.judging.failures import StudentFailed
-from autograder.judging.student import Student
+from autograder.judging.judge.failures import StudentFailed
+from autograder.judging.judge.student import Student
 from worldsize.check import CheckFailed
 
 pytestmark = needs_jail

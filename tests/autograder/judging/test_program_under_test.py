@@ -7,9 +7,9 @@ from needs import give_up
 from repository import ROOT
 
 from autograder.authoring import programs
-from autograder.judging.failures import StudentFailed
+from autograder.judging.judge.failures import StudentFailed
+from autograder.judging.judge.student import Student
 from autograder.judging.report import Outcome
-from autograder.judging.student import Student
 from autograder.sandbox import probe
 from worldsize import bench
 from worldsize.bench import CLASSROOM, Disturbance, Incomplete, RestartPolicy, Task, TrainingSpec

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autograder.judging.trainings import expect_weights
+from autograder.judging.checks.trainings import expect_weights
 from worldsize import bench
 from worldsize.bench import Record, Take, Task, TrainingResult, Trial
 from worldsize.check import CheckFailed

@@ -15,7 +15,7 @@ from tiny_lab import needs_jail
 
 from autograder.grading import engines
 from autograder.grading.engines import LocalPool
-from autograder.judging import judge
+from autograder.judging.judge import judge
 from autograder.sandbox import WITH_GPUS, Sandbox, Tier, gpus, plan
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

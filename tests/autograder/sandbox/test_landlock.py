@@ -215,7 +215,7 @@ def test_a_program_that_landlock_alone_would_keep_from_its_samples_is_not_judged
     checks = write_checks(tmp_path / "course")
     program = f"""
 from pathlib import Path
-from autograder.judging.judge import judge
+from autograder.judging.judge.judge import judge
 judge(Path({str(checks)!r}), [], allow_untrusted=True, programs={{"train.py": ""}}, references={{"train.py": ""}})
 """
     if jail.landlock_abi() < jail.SCOPED_ABI:

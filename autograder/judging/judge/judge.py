@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from autograder.judging.checks import Check, PartlyHeld
+from autograder.judging.checks.points import Check, PartlyHeld
 from autograder.judging.report import CheckResult, Drawing, Outcome, Report
 from autograder.sandbox import Tier, gpus, obstacle, zygote
 from worldsize.check import CheckFailed, Drawn
@@ -131,7 +131,7 @@ def _run_judge(request: Path, report: Path, preload: Sequence[str], granted: Seq
     with tempfile.TemporaryFile() as output:
         env = {**environment(granted), **_PYTEST_ENV}
         judging = zygote.shared(preload).call(
-            "autograder.judging.judge:main", [str(request), str(report)], env, output.fileno()
+            "autograder.judging.judge.judge:main", [str(request), str(report)], env, output.fileno()
         )
         try:
             judging.wait(timeout_s)
@@ -169,8 +169,8 @@ def main(request_path: str, report_path: str) -> None:
     """Judge the submission that the request names, and write the report."""
     import torch
 
-    from autograder.judging.error_texts import forms_raised
-    from autograder.judging.student import Student
+    from autograder.judging.judge.error_texts import forms_raised
+    from autograder.judging.judge.student import Student
 
     request = Request.model_validate_json(Path(request_path).read_bytes())
     start_s = time.monotonic()
@@ -301,7 +301,7 @@ def _may_be_of_values(error: BaseException | None) -> bool:
 
     An error inside a run is the engine's, unless the judge's memory was too small for what came.
     """
-    from autograder.judging import student
+    from autograder.judging.judge import student
 
     frames = traceback.walk_tb(error.__traceback__) if error else ()
     is_of_engine = any(frame.f_code.co_filename == student.__file__ for frame, _ in frames)
@@ -327,7 +327,7 @@ def _storable(message: str) -> str:
 
 
 def _explain(error: BaseException | None) -> tuple[Outcome, str]:
-    from autograder.judging.failures import StudentFailed
+    from autograder.judging.judge.failures import StudentFailed
 
     if error is None:
         return Outcome.PASSED, ""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autograder.judging.failures import PROGRAMS, StudentFailed, raise_described
-from autograder.judging.inside import describe
+from autograder.judging.jail.inside import describe
+from autograder.judging.judge.failures import PROGRAMS, StudentFailed, raise_described
 from autograder.judging.report import Outcome
 from worldsize.bench.program import Incomplete, RestartPolicy, TrainingResult, TrainingSpec, read_lines, result_of
 from worldsize.bench.samples import ADDRESS

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autograder.judging.pictures import draw_bars
-from autograder.judging.returned import is_same
+from autograder.judging.checks.pictures import draw_bars
+from autograder.judging.checks.returned import is_same
 from worldsize.check import CheckFailed
 
 if TYPE_CHECKING:

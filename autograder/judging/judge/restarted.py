@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from autograder.judging.failures import StudentFailed
+from autograder.judging.judge.failures import StudentFailed
 from autograder.judging.report import Outcome
 from worldsize.bench.program import Incomplete, RestartPolicy, TrainingResult, TrainingSpec
 from worldsize.bench.samples import ADDRESS, lend_folder

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autograder.judging.returned import entry, tensor_like
+from autograder.judging.checks.returned import entry, tensor_like
 from worldsize.check import CheckFailed
 
 if TYPE_CHECKING:

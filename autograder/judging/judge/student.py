@@ -13,14 +13,14 @@ from typing import Any
 
 import cloudpickle
 
-from autograder.judging import failures
-from autograder.judging.crowding import crowding
-from autograder.judging.failures import PROGRAMS, StudentFailed
-from autograder.judging.inside import Made, Setting, call_on_rank, call_under_agent, record_on_rank
-from autograder.judging.on_paper import claimed, expect_agreement
-from autograder.judging.program_under_test import SubmittedProgram
+from autograder.judging.jail.inside import Made, Setting, call_on_rank, call_under_agent, record_on_rank
+from autograder.judging.judge import failures
+from autograder.judging.judge.crowding import crowding
+from autograder.judging.judge.failures import PROGRAMS, StudentFailed
+from autograder.judging.judge.on_paper import claimed, expect_agreement
+from autograder.judging.judge.program_under_test import SubmittedProgram
+from autograder.judging.judge.restarted import RestartedFunction
 from autograder.judging.report import Outcome
-from autograder.judging.restarted import RestartedFunction
 from autograder.sandbox import Sandbox, limits_with, zygote
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
@@ -36,7 +36,9 @@ _OF_A_CALL = 6  # or a sixth of a call's limit, where that is more: a project's 
 _VALUES_BYTES, _VALUE_BYTES = 256 << 20, 64 << 20  # of all ranks, which the judge holds at once, and of one
 _PRINTED_BYTES = 64 << 20  # of each rank; little of it is kept
 _AGENT_ENDS = 0.2  # of the limit: what torchrun's agent may take to end its ranks, within it
-_PICKLED_BY_VALUE = tuple(f"autograder.judging.{name}" for name in ("inside", "program_under_test", "restarted"))
+_PICKLED_BY_VALUE = tuple(
+    f"autograder.judging.{name}" for name in ("jail.inside", "judge.program_under_test", "judge.restarted")
+)
 _SAMPLES = "worldsize.bench"  # who imports it trains on samples that the judge hands out
 _USED_UP = "The time for this submission was used up by the checks before this one."
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from autograder.judging.error_texts import sentence_for, shown_kind, shown_text, words_of
+from autograder.judging.judge.error_texts import sentence_for, shown_kind, shown_text, words_of
 from autograder.judging.report import Outcome
 from worldsize.emulate.protocol.operations import OPERATIONS
 from worldsize.launch import RankFailed, RunTimeout

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from autograder.judging.failures import StudentFailed
-from autograder.judging.judge import environment, refuse_weak_walls
+from autograder.judging.judge.failures import StudentFailed
+from autograder.judging.judge.judge import environment, refuse_weak_walls
 from autograder.judging.report import Outcome
 from autograder.sandbox import gpus, zygote
 from worldsize.bench import Program, Result, Task, Timing, TrainingResult, TrainingSpec, measure
@@ -106,7 +106,7 @@ def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) ->
     try:
         words = [str(request), str(outcome)]
         call = zygote.shared(job.preload).call
-        process = call("autograder.judging.measuring:main", words, environment(granted), theirs)
+        process = call("autograder.judging.judge.measuring:main", words, environment(granted), theirs)
     finally:
         os.close(theirs)
     limit_s = job.total_s + _SPARE_S
@@ -130,7 +130,7 @@ def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) ->
 
 def main(request_path: str, outcome_path: str) -> None:
     """Measure the program that the request names; print a line for each timing and write the outcome."""
-    from autograder.judging.student import Student
+    from autograder.judging.judge.student import Student
 
     request = Request.model_validate_json(Path(request_path).read_bytes())
     job, settings, devices = request.job, request.job.settings, gpus.devices_of(request.granted)
