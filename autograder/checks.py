@@ -1,5 +1,6 @@
 """What the author of a lab's hidden checks imports, by names that stay wherever the engine keeps them."""
 
+from autograder.judging.checks.check import PartlyHeld, StudentFailed, hinted, points
 from autograder.judging.checks.draws import between, drawn_cluster, positive, shuffled, whole
 from autograder.judging.checks.partial_sums import (
     Parts,
@@ -11,7 +12,6 @@ from autograder.judging.checks.partial_sums import (
     named,
 )
 from autograder.judging.checks.pictures import InFewColours, draw_bars, draw_messages, draw_timeline
-from autograder.judging.checks.points import PartlyHeld, points
 from autograder.judging.checks.returned import entries, entry, integer, is_same, shown, tensor_like
 from autograder.judging.checks.trainings import (
     described,
@@ -35,8 +35,7 @@ from autograder.judging.checks.witnessed import (
     expect_work,
     posts_of,
 )
-from autograder.judging.jail.inside import Made, limit_computing, return_freed_memory
-from autograder.judging.judge.failures import StudentFailed, hinted
+from autograder.judging.jail.made import Made, limit_computing, return_freed_memory
 from autograder.judging.report import Outcome
 
 __all__ = [

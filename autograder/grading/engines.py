@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from autograder.judging.judge.judge import judge
 from autograder.judging.report import Report
+from autograder.judging.request import JudgeRequest, judge
 from autograder.sandbox import zygote
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ class Engine(Protocol):
 
     jobs: int
 
-    def judge(self, checks: Path, cells: Sequence[tuple[str, str]], **options: Any) -> Report:
-        """The report on a student's cells; arguments and errors are those of `autograder.judging.judge.judge.judge`."""
+    def judge(self, request: JudgeRequest) -> Report:
+        """Have a request judged; raises like `autograder.judging.request.judge`."""
         ...
 
     def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
-        """A program's measurement, like that of `autograder.judging.judge.measuring.measured`."""
+        """Measure a program, like `autograder.judging.judge.measuring.measured`."""
         ...
 
     def stop(self) -> None:
@@ -41,7 +41,7 @@ class Engine(Protocol):
 
 
 class LocalPool:
-    """This machine. Each judging has `num_gpus` GPUs of its own, or shares one when that is below 1."""
+    """This machine. Each submission gets `num_gpus` GPUs while it is judged, or shares one where that is below 1."""
 
     def __init__(self, jobs: int | None = None, num_gpus: float = 0) -> None:
         self.jobs = jobs or os.cpu_count() or 1
@@ -54,10 +54,10 @@ class LocalPool:
         for number in range(self.jobs if num_gpus else 0):
             self._free.put(names[math.floor(number * num_gpus) : math.ceil((number + 1) * num_gpus)])
 
-    def judge(self, checks: Path, cells: Sequence[tuple[str, str]], **options: Any) -> Report:
-        """The report, by a judge that this process has forked."""
+    def judge(self, request: JudgeRequest) -> Report:
+        """Have a request judged by a process that is forked for it."""
         with self._granted() as granted:
-            return judge(checks, cells, granted=granted, **options)
+            return judge(request, granted)
 
     @contextmanager
     def _granted(self) -> Iterator[list[str]]:
@@ -71,7 +71,7 @@ class LocalPool:
                 self._free.put(granted)
 
     def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
-        """A program's measurement on this machine."""
+        """Measure a program on this machine."""
         from autograder.judging.judge.measuring import measured  # imports torch, which grading labs does not need here
 
         with self._granted() as granted:

@@ -26,6 +26,7 @@ from autograder.grading.audit_log import Limits, engine_sha256
 from autograder.grading.engines import Engine, LocalPool
 from autograder.grading.markers import marker_for
 from autograder.judging.report import Report
+from autograder.judging.request import JudgeRequest
 from autograder.submissions import Malformed
 from autograder.submissions.class_folders import class_folders
 from autograder.submissions.student_code import given_imports
@@ -218,19 +219,16 @@ class Lab:
     def _report(self, student: str, submission: Submission, engine: Engine) -> Report:
         if marker := marker_for(self.checks):
             return marker(self.checks, Path(self.coursedir.root), student, submission.notebook)
-        report = engine.judge(
-            self.checks,
-            submission.code.cells,
+        request = JudgeRequest(
+            checks=self.checks,
+            cells=submission.code.cells,
             preload=given_imports(self.release),
-            call_s=self.limits.call_s,
-            total_s=self.limits.total_s,
-            allow_untrusted=self.limits.allow_untrusted,
-            sandbox=self.limits.sandbox,
-            hidden=[self.coursedir.root],
             programs=submission.programs,
             references={name: programs.solved(path) for name, path in self._programs_beside(self.checks).items()},
+            hidden=[self.coursedir.root],
+            **self.limits.model_dump(),
         )
-        return report.with_unwritten(submission.code.unwritten)
+        return engine.judge(request).with_unwritten(submission.code.unwritten)
 
     def _kept_path(self, student: str) -> Path:
         return Path(

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading.audit_log import engine_sha256
-from autograder.judging.judge.judge import judge
 from autograder.judging.judge.measuring import Job, Measured, Progress, measured
 from autograder.judging.report import Report
+from autograder.judging.request import JudgeRequest, judge
 
 _TRIES_AGAIN = 3  # when a worker or its machine dies
 _CONNECT_S = 5
@@ -50,14 +50,14 @@ class RayCluster:
         self._running: set[Any] = set()
         self._is_stopped = False
 
-    def judge(self, checks: Path, cells: Sequence[tuple[str, str]], **options: Any) -> Report:
-        """The report, by a judge that a worker of the cluster has forked.
+    def judge(self, request: JudgeRequest) -> Report:
+        """Have a request judged by a process that a worker of the cluster forks for it.
 
         Raises:
             RuntimeError: the judge broke, its worker died too often, or it has another version of the grader.
         """
         errors = self._ray.exceptions
-        asked = self._task.remote(grader(), checks.read_bytes(), list(cells), options, self._num_gpus > 0)
+        asked = self._task.remote(grader(), request.checks.read_bytes(), request.model_dump_json(), self._num_gpus > 0)
         self._running.add(asked)
         try:
             if self._is_stopped:
@@ -106,10 +106,8 @@ class RayCluster:
             self._ray.cancel(asked)
 
 
-def judge_here(
-    asked_by: Mapping[str, str], checks: bytes, cells: list[tuple[str, str]], options: dict, on_gpus: bool = False
-) -> str:
-    """The report as JSON; this runs on a worker. `asked_by` is `grader()` on the machine that asks.
+def judge_here(asked_by: Mapping[str, str], checks: bytes, request: str, on_gpus: bool = False) -> str:
+    """Have a request judged on a worker; request and report are JSON. `asked_by` is `grader()` where it was made.
 
     With `on_gpus` the sandbox shows the GPUs that Ray has given to this worker.
 
@@ -120,7 +118,8 @@ def judge_here(
     with tempfile.TemporaryDirectory(prefix="worldsize-checks-") as folder:  # which only this user may enter
         path = Path(folder, "checks.py")
         path.write_bytes(checks)
-        return judge(path, cells, granted=_granted() if on_gpus else (), **options).model_dump_json()
+        here = JudgeRequest.model_validate_json(request).model_copy(update={"checks": path})
+        return judge(here, _granted() if on_gpus else ()).model_dump_json()
 
 
 def measure_here(asked_by: Mapping[str, str], job: str, kept: str, on_gpus: bool) -> Iterator[str]:

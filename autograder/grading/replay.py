@@ -19,6 +19,7 @@ from autograder.grading.engines import LocalPool
 from autograder.grading.markers import marker_for
 from autograder.grading.preprocessor import Grade
 from autograder.judging.report import Report
+from autograder.judging.request import JudgeRequest
 from autograder.submissions import Malformed
 from autograder.submissions.student_code import given_imports
 from autograder.submissions.submission import read_submission
@@ -69,22 +70,17 @@ def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Ent
         return Verdict.MALFORMED, None
     if marker := marker_for(files["checks"]):
         return Verdict.GRADED, marker(files["checks"], Path(coursedir.root), entry.student, submission.notebook)
-    limits = entry.limits.model_dump()
-    references = {name: programs.solved(path) for name, path in ours.items()}
-    num_gpus = Grade(config=coursedir.config).gpus(source_of(coursedir, entry.assignment))
-    report = (
-        LocalPool(1, num_gpus)
-        .judge(
-            files["checks"],
-            submission.code.cells,
-            preload=given_imports(release),
-            seed=entry.seed,
-            programs=submission.programs,
-            references=references,
-            **limits,
-        )
-        .with_unwritten(submission.code.unwritten)
+    request = JudgeRequest(
+        checks=files["checks"],
+        cells=submission.code.cells,
+        preload=given_imports(release),
+        programs=submission.programs,
+        references={name: programs.solved(path) for name, path in ours.items()},
+        seed=entry.seed,
+        **entry.limits.model_dump(),
     )
+    num_gpus = Grade(config=coursedir.config).gpus(source_of(coursedir, entry.assignment))
+    report = LocalPool(1, num_gpus).judge(request).with_unwritten(submission.code.unwritten)
     return Verdict.FAULT if report.is_fault else Verdict.GRADED, report
 
 

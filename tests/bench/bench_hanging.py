@@ -12,8 +12,10 @@ import torch
 from figures import Figure, scaled
 from tiny_lab import GIVEN, judged, write_checks
 
-from autograder.judging.judge.student import Student, StudentFailed
+from autograder.judging.checks.check import StudentFailed
+from autograder.judging.judge.student import Student
 from autograder.judging.report import Outcome
+from autograder.judging.request import CodeUnderTest
 
 CALL_S, TOTAL_S = 3, 5
 DID_NOT_END = {Outcome.HUNG, Outcome.TIME_LIMIT}
@@ -64,7 +66,14 @@ def _on_rank(student: Any, tensor: torch.Tensor) -> Any:
 
 def _run_s(total: str) -> float:
     """How long a run of this function takes from its start to its verdict, in a jail that is warm."""
-    student = Student([("setup", GIVEN), ("total", total)], ["torch", "torch.distributed"], CALL_S, total_s=60)
+    student = Student(
+        CodeUnderTest(
+            cells=[("setup", GIVEN), ("total", total)],
+            preload=["torch", "torch.distributed"],
+            call_s=CALL_S,
+            total_s=60,
+        )
+    )
     try:
         student.run(_on_rank, torch.zeros(3), world_size=2)
         start_s = time.monotonic()

@@ -15,8 +15,9 @@ from repository import ROOT
 
 from autograder.authoring.known_answers import compose
 from autograder.grading.verify import solution_of
-from autograder.judging.judge.failures import StudentFailed
+from autograder.judging.checks.check import StudentFailed
 from autograder.judging.judge.student import Student
+from autograder.judging.request import CodeUnderTest
 from autograder.submissions.student_code import given_imports, student_cells
 from worldsize import bench
 from worldsize.bench import Disturbance
@@ -85,4 +86,4 @@ def _student() -> Any:
     """The solution in a sandbox of its own."""
     release = nbformat.read(ROOT / "labs" / LAB / f"{LAB}.ipynb", as_version=4)
     cells = student_cells(compose(release, solution_of(ROOT, LAB).cells), release)
-    return Student(cells, given_imports(release), CALL_S, TOTAL_S)
+    return Student(CodeUnderTest(cells=cells, preload=given_imports(release), call_s=CALL_S, total_s=TOTAL_S))

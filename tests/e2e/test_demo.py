@@ -51,7 +51,7 @@ assert double(2) == 4
 # Because two are twice as many as one.
 """
 CHECKS = '''
-from autograder.judging.checks.points import points
+from autograder.judging.checks.check import points
 from worldsize.check import expect_close
 
 

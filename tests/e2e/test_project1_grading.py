@@ -11,8 +11,8 @@ from processes import wait_until
 from tiny_lab import ROOT, needs_jail, outcomes
 
 from autograder.authoring import programs
-from autograder.judging.judge.judge import judge
 from autograder.judging.report import CheckResult, Outcome
+from autograder.judging.request import JudgeRequest, judge
 from autograder.sandbox import zygote
 
 pytestmark = needs_jail
@@ -20,7 +20,7 @@ REFERENCE = programs.solved(ROOT / "solutions" / "project1" / "train.py")
 CHECKS = '''
 import os
 
-from autograder.judging.checks.points import points
+from autograder.judging.checks.check import points
 from worldsize import bench
 from worldsize.bench import RestartPolicy, TrainingSpec, Task
 from worldsize.check import CheckFailed
@@ -74,7 +74,14 @@ def of_theirs(
     source = zygote.shared(())
     before = set(Path(source.scratch).iterdir())
     report = judge(
-        path, [], call_s=call_s, total_s=200, programs={"train.py": program}, references={"train.py": REFERENCE}
+        JudgeRequest(
+            checks=path,
+            cells=[],
+            call_s=call_s,
+            total_s=200,
+            programs={"train.py": program},
+            references={"train.py": REFERENCE},
+        )
     )
     assert outcomes(report)["check_ours"] is Outcome.PASSED, report
     assert source._process

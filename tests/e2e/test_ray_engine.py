@@ -3,7 +3,6 @@
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -26,6 +25,7 @@ from autograder.grading.preprocessor import Grade
 from autograder.grading.ray_engine import RayCluster
 from autograder.judging.judge.measuring import Job, Progress, Settings
 from autograder.judging.report import Outcome
+from autograder.judging.request import JudgeRequest
 from worldsize.bench import Task
 
 pytestmark = [needs_jail, pytest.mark.ray]
@@ -84,7 +84,10 @@ class SameSeeds(LocalPool):
 
     def __init__(self, seed):
         super().__init__(1)
-        self.judge = partial(self.judge, seed=seed)
+        self._seed = seed
+
+    def judge(self, request):
+        return super().judge(request.model_copy(update={"seed": self._seed}))
 
 
 @pytest.mark.usefixtures("address")
@@ -126,7 +129,7 @@ def deadly(told, condition):
 def test_a_judging_whose_worker_is_killed_is_done_again(tmp_path):
     told = tmp_path / "told"
     text = deadly(told, "len(open(TOLD).readlines()) == 1")
-    report = RayCluster().judge(write_checks(tmp_path / "hidden", text), CELLS)
+    report = RayCluster().judge(JudgeRequest(checks=write_checks(tmp_path / "hidden", text), cells=CELLS))
     assert report.score == 5
     first, second = ([int(pid) for pid in line.split()] for line in told.read_text().splitlines())
     assert not set(first) & set(second) and are_gone(first)
@@ -159,7 +162,7 @@ def test_a_worker_with_another_grader_judges_nothing(tmp_path, monkeypatch):
 def test_a_judging_that_takes_a_gpu_gets_one(tmp_path):
     sees = CHECKS.replace("shards =", "assert __import__('os').environ['CUDA_VISIBLE_DEVICES'] == '0'\n    shards =")
     assert (RayCluster().jobs, RayCluster(num_gpus=1).jobs, RayCluster(num_gpus=0.5).jobs) == (2, 1, 1)
-    report = RayCluster(num_gpus=1).judge(write_checks(tmp_path / "hidden", sees), CELLS)
+    report = RayCluster(num_gpus=1).judge(JudgeRequest(checks=write_checks(tmp_path / "hidden", sees), cells=CELLS))
     assert {check.outcome for check in report.checks} == {Outcome.PASSED}, report
     with pytest.raises(ValueError, match=r"No node .* 2 GPUs"):
         RayCluster(num_gpus=2)
@@ -169,7 +172,7 @@ def test_a_judging_that_takes_a_gpu_gets_one(tmp_path):
 def test_what_waits_for_the_cluster_is_given_up_when_the_command_ends(tmp_path):
     engine = RayCluster(jobs=1, num_gpus=2)  # for which it waits, as no node has them
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(engine.judge, write_checks(tmp_path / "hidden"), CELLS)
+        asked = pool.submit(engine.judge, JudgeRequest(checks=write_checks(tmp_path / "hidden"), cells=CELLS))
         assert wait_until(lambda: bool(engine._running), within_s=30)
         engine.stop()
         with pytest.raises(RuntimeError, match="the cluster gave no report"):

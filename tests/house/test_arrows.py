@@ -184,7 +184,7 @@ def sound(tmp_path):
         "worldsize/check.py": "from worldsize.launch import run",
         "worldsize/draw.py": "from worldsize import check",
         "autograder/build.py": "import worldsize as ws",
-        "autograder/judging/judge/judge.py": "import autograder.build",
+        "autograder/judging/judge/main.py": "import autograder.build",
         "autograder/judging/report.py": "",
         "weeks/week01_why.py": "import worldsize as ws",
         "solutions/lab01/lab01.py": "from worldsize import run",

@@ -21,10 +21,10 @@ from autograder.judging.report import CheckResult, Outcome, Report
 POINTS = {"total": 3, "mean": 2}
 
 
-def judge(checks, cells, **options):
+def judge(request, granted):
     """The report on cells whose text alone decides."""
-    sources = dict(cells)
-    words = dict(re.findall(r"^# (\w+) needs (\w+)$", Path(checks).read_text(), re.MULTILINE))
+    sources = dict(request.cells)
+    words = dict(re.findall(r"^# (\w+) needs (\w+)$", request.checks.read_text(), re.MULTILINE))
     results = [
         CheckResult(
             name=f"check_{name}_holds",

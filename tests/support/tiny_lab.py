@@ -17,8 +17,8 @@ from needs import give_up, is_required
 from repository import ROOT
 
 from autograder.authoring.notebooks import build
-from autograder.judging.judge.judge import judge
 from autograder.judging.report import Outcome, Report
+from autograder.judging.request import JudgeRequest, judge
 from autograder.sandbox import obstacle, probe
 
 NAME = "sums"
@@ -57,7 +57,7 @@ assert mean(torch.ones(1)).item() == 1
 CHECKS = '''\
 import torch
 
-from autograder.judging.checks.points import points
+from autograder.judging.checks.check import points
 from worldsize.check import expect_close
 
 
@@ -131,7 +131,7 @@ def write_checks(folder: Path, text: str = CHECKS) -> Path:
 def judged(checks: Path, *, total: str = TOTAL, mean: str = MEAN, seed: int | None = None, **limits: float) -> Report:
     """The report on these two functions."""
     cells = [("setup", GIVEN), ("total", total), ("mean", mean)]
-    return judge(checks, cells, seed=seed, **limits)
+    return judge(JudgeRequest(checks=checks, cells=cells, seed=seed, **limits))
 
 
 def outcomes(report: Report) -> dict[str, Outcome]:

@@ -31,7 +31,7 @@ print("trained")
 print(share(1, 2))
 """
 CHECKS = '''\
-from autograder.judging.checks.points import points
+from autograder.judging.checks.check import points
 from worldsize import bench
 from worldsize.bench import TrainingSpec, Task
 from worldsize.check import CheckFailed

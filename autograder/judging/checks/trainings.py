@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autograder.judging.checks.points import PartlyHeld
-from autograder.judging.judge.failures import StudentFailed
+from autograder.judging.checks.check import PartlyHeld, StudentFailed
 from worldsize.check import CheckFailed
 
 if TYPE_CHECKING:

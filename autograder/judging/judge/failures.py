@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from autograder.judging.checks.check import StudentFailed
 from autograder.judging.judge.error_texts import sentence_for, shown_kind, shown_text, words_of
 from autograder.judging.report import Outcome
 from worldsize.emulate.protocol.operations import OPERATIONS
@@ -49,32 +49,6 @@ _CAUSES = {
 Sources = Mapping[str, str]  # of what was handed in, by the file name that a traceback gives it
 
 
-class StudentFailed(Exception):
-    """A run of the student's code that returned no values; `outcome` says how it ended, the text says why.
-
-    `may_be_external` is True where another process of the machine may have caused it, by taking its time or its memory.
-    """
-
-    def __init__(self, outcome: Outcome, message: str, may_be_external: bool = False) -> None:
-        super().__init__(message)
-        self.outcome = outcome
-        self.may_be_external = may_be_external or outcome is Outcome.TIME_LIMIT
-
-
-@contextmanager
-def hinted(hint: str) -> Iterator[None]:
-    """Add a hint to the report on a run inside that hung: what to change, beside where it stopped.
-
-    A crash and a forbidden call have a text of their own.
-    """
-    try:
-        yield
-    except StudentFailed as failed:
-        if failed.outcome is not Outcome.HUNG:
-            raise
-        raise StudentFailed(failed.outcome, f"{failed}\n{hint}", failed.may_be_external) from None
-
-
 def of_failure(error: RankFailed, sources: Sources, sentences: Collection[str] = ()) -> StudentFailed:
     """The first culprit's error and its lines in the student's own cells; never a line of the checks.
 
@@ -100,7 +74,7 @@ def of_timeout(error: RunTimeout, sources: Sources) -> StudentFailed:
 def raise_described(described: Any, sources: Sources) -> None:
     """Raise StudentFailed where a failure of a run inside the sandbox is described, as for the same run outside.
 
-    Whatever is not a description that `inside.describe` makes, and is not empty, is a crash.
+    Whatever is not a description that `jail.agent.describe` makes, and is not empty, is a crash.
     """
     try:
         failed = _of_described(described, sources)
@@ -111,7 +85,7 @@ def raise_described(described: Any, sources: Sources) -> None:
 
 
 def values_of(returned: Any, world_size: int) -> list[Any]:
-    """The ranks' values in what `inside.call_under_agent` returned.
+    """The ranks' values in what `jail.agent.call_under_agent` returned.
 
     Raises:
         StudentFailed: they are not there.
@@ -214,7 +188,7 @@ def _shown_call(call: Call, sources: Sources, world_size: int) -> Call | None:
 
 
 def _read_standing(fields: Any) -> Standing:
-    """The standing whose `inside.fields_of_standing` these are. Raises: ValueError, TypeError, KeyError."""
+    """The standing whose `jail.agent.fields_of_standing` these are. Raises: ValueError, TypeError, KeyError."""
     return Standing(
         _integer(fields["rank"]),
         fields["state"] if fields["state"] in (RETURNED, FAILED, RUNNING) else RUNNING,

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from autograder.judging.judge.failures import StudentFailed
-from autograder.judging.judge.judge import environment, refuse_weak_walls
+from autograder.judging.checks.check import StudentFailed
+from autograder.judging.judge.main import refuse_weak_walls
 from autograder.judging.report import Outcome
+from autograder.judging.request import CodeUnderTest, environment
 from autograder.sandbox import gpus, zygote
 from worldsize.bench import Program, Result, Task, Timing, TrainingResult, TrainingSpec, measure
 from worldsize.bench.program import RestartPolicy
@@ -134,7 +135,15 @@ def main(request_path: str, outcome_path: str) -> None:
 
     request = Request.model_validate_json(Path(request_path).read_bytes())
     job, settings, devices = request.job, request.job.settings, gpus.devices_of(request.granted)
-    student = Student([], job.preload, job.call_s, job.total_s, {PROGRAM: job.program}, devices=devices)
+    student = Student(
+        CodeUnderTest(
+            programs={PROGRAM: job.program},
+            preload=job.preload,
+            call_s=job.call_s,
+            total_s=job.total_s,
+            devices=devices,
+        )
+    )
     try:
         refuse_weak_walls(student.tier, job.allow_untrusted)
         if (num_seen := student.num_gpus) != len(request.granted):

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autograder.judging.checks.check import StudentFailed
 from autograder.judging.checks.witnessed import expect_grown
-from autograder.judging.judge.failures import StudentFailed
 from worldsize.check import CheckFailed
 from worldsize.event import COMMUNICATION
 from worldsize.hardware import Cluster

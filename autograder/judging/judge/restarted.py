@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from autograder.judging.judge.failures import StudentFailed
+from autograder.judging.checks.check import StudentFailed
+from autograder.judging.jail.programs import FOLDER, lend_on_rank
 from autograder.judging.report import Outcome
 from worldsize.bench.program import Incomplete, RestartPolicy, TrainingResult, TrainingSpec
-from worldsize.bench.samples import ADDRESS, lend_folder
+from worldsize.bench.samples import ADDRESS
 from worldsize.launch import Run
 
-FOLDER = "checkpoints"  # in the sandbox's /tmp
 _FINAL = (Outcome.HUNG, Outcome.TIME_LIMIT)  # after which the sandbox, and what was saved in it, is gone
 
 
@@ -56,9 +56,3 @@ class RestartedFunction:
             raise AssertionError("the last start returns or raises")
         finally:
             self._sweep()
-
-
-def lend_on_rank(folder: str) -> None:
-    """Make the folder of checkpoints, and lend it to the sample server, before any rank of the student's runs."""
-    os.makedirs(folder)
-    lend_folder(os.environ[ADDRESS], folder)

@@ -13,14 +13,18 @@ from typing import Any
 
 import cloudpickle
 
-from autograder.judging.jail.inside import Made, Setting, call_on_rank, call_under_agent, record_on_rank
+from autograder.judging.checks.check import StudentFailed
+from autograder.judging.jail.agent import call_under_agent
+from autograder.judging.jail.cells import Setting, call_on_rank, record_on_rank
+from autograder.judging.jail.made import Made
 from autograder.judging.judge import failures
 from autograder.judging.judge.crowding import crowding
-from autograder.judging.judge.failures import PROGRAMS, StudentFailed
+from autograder.judging.judge.failures import PROGRAMS
 from autograder.judging.judge.on_paper import claimed, expect_agreement
 from autograder.judging.judge.program_under_test import SubmittedProgram
 from autograder.judging.judge.restarted import RestartedFunction
 from autograder.judging.report import Outcome
+from autograder.judging.request import CodeUnderTest
 from autograder.sandbox import Sandbox, limits_with, zygote
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
@@ -32,13 +36,11 @@ from worldsize.paper.result import PaperRun, cluster_of
 
 # the limit of a call once one has hung, on an idle machine: the code is known not to end by itself
 _AFTER_A_HANG_S = 5.0
-_OF_A_CALL = 6  # or a sixth of a call's limit, where that is more: a project's calls take longer
+_HANG_SHARE = 1 / 6  # or this share of a call's limit, where that is more: a project's calls take longer
 _VALUES_BYTES, _VALUE_BYTES = 256 << 20, 64 << 20  # of all ranks, which the judge holds at once, and of one
 _PRINTED_BYTES = 64 << 20  # of each rank; little of it is kept
 _AGENT_ENDS = 0.2  # of the limit: what torchrun's agent may take to end its ranks, within it
-_PICKLED_BY_VALUE = tuple(
-    f"autograder.judging.{name}" for name in ("jail.inside", "judge.program_under_test", "judge.restarted")
-)
+_PICKLED_BY_VALUE = tuple(f"autograder.judging.jail.{name}" for name in ("agent", "bans", "cells", "made", "programs"))
 _SAMPLES = "worldsize.bench"  # who imports it trains on samples that the judge hands out
 _USED_UP = "The time for this submission was used up by the checks before this one."
 
@@ -48,38 +50,26 @@ class Student:
 
     Keywords of every run: `student_ranks` names the ranks that run the student's cells, by default all; on others
     `on_rank` gets None for the student, and no student code runs in their processes. `forbid` maps names of torch's
-    classes and modules, such as "torch.distributed.Reducer", to a sentence for a student who uses them; see
-    `inside.put_out_of_reach` for what that holds off and what not. `sentences` are the forms of messages that checks
-    raise on ranks. What is `made` is made on every rank before the
-    student's cells run, and handed to `on_rank` as its last argument. `num_returned` counts the runs that came back.
+    classes and modules, such as "torch.distributed.Reducer", to a sentence for a student who uses them; `jail.bans`
+    says what that prevents and what it does not. What is `made` is made on every rank before the student's cells run,
+    and handed to `on_rank` as its last argument. `sentences` are the forms of messages that checks raise on ranks, and
+    `num_returned` counts the runs that came back.
     """
 
-    def __init__(
-        self,
-        cells: Sequence[tuple[str, str]],
-        preload: Sequence[str],
-        call_s: float,
-        total_s: float,
-        programs: Mapping[str, str] | None = None,
-        references: Mapping[str, str] | None = None,
-        devices: Sequence[str] = (),
-        sentences: Sequence[str] = (),
-        limits: Mapping[str, int] | None = None,
-        hidden: Sequence[str] = (),
-    ) -> None:
-        self._devices, self._hidden, self._sentences = devices, hidden, sentences
-        self._limits = limits_with(limits or {}, bool(devices))
-        self._cells, self._preload = list(cells), preload
-        self._call_s, self._whole_call_s, self._left_s = call_s, call_s, total_s
-        self._programs, self._references = programs or {}, references or {}
+    def __init__(self, code: CodeUnderTest, sentences: Sequence[str] = ()) -> None:
+        self._code, self._sentences = code, sentences
+        self._cells = list(code.cells)
+        self._call_s, self._left_s = code.call_s, code.total_s
         self._sources = {f"<cell {name}>": source for name, source in self._cells}
-        self._sources |= {os.path.join(PROGRAMS, name): source for name, source in self._programs.items()}
-        self._sources |= self._programs  # where a check compiles a program, its file has this name
-        self._after_a_hang_s = max(_AFTER_A_HANG_S, call_s / _OF_A_CALL)  # what a hang leaves to the other checks
+        self._sources |= {os.path.join(PROGRAMS, name): source for name, source in code.programs.items()}
+        self._sources |= code.programs  # where a check compiles a program, its file has this name
+        # what a hang leaves to the other checks
+        self._after_a_hang_s = max(_AFTER_A_HANG_S, code.call_s * _HANG_SHARE)
         self.num_returned = 0
-        has_samples = bool(programs) or _SAMPLES in preload
-        self._shown = tempfile.mkdtemp(prefix="shown-", dir=zygote.shared(preload).scratch) if has_samples else ""
-        if self._shown:
+        has_samples = bool(code.programs) or _SAMPLES in code.preload
+        self._shown = ""
+        if has_samples:
+            self._shown = tempfile.mkdtemp(prefix="shown-", dir=zygote.shared(code.preload).scratch)
             os.chmod(self._shown, 0o711)  # a jail has a user of its own
         self._sandbox = self._open()
         self.tier = self._sandbox.tier
@@ -213,7 +203,7 @@ class Student:
 
     def program(self, name: str) -> SubmittedProgram:
         """The submitted program of that name."""
-        return SubmittedProgram(self._programs[name], self._shown, self._launch, self._limit_s, self._sources)
+        return SubmittedProgram(self._code.programs[name], self._shown, self._launch, self._limit_s, self._sources)
 
     def restarted(self, on_rank: Callable[..., Any], *args: Any) -> RestartedFunction:
         """`on_rank(student, folder, spec, *args)` as a training program; the lab has to import `worldsize.bench`."""
@@ -228,7 +218,7 @@ class Student:
 
     def reference(self, name: str) -> SubmittedProgram:
         """Our own solution to it, which runs in the same sandbox: what it takes there is what the task takes."""
-        return SubmittedProgram(self._references[name], self._shown, self._launch, self._limit_s, self._sources)
+        return SubmittedProgram(self._code.references[name], self._shown, self._launch, self._limit_s, self._sources)
 
     def _record(self, job: Sequence[Any], ranks: Sequence[int]) -> Sequence[Any]:
         """What these ranks returned of a job on paper."""
@@ -250,7 +240,7 @@ class Student:
             StudentFailed: the submission's time is used up.
         """
         self._limit_s()
-        call_s, self._call_s = self._call_s, self._whole_call_s
+        call_s, self._call_s = self._call_s, self._code.call_s
         try:
             return launched()
         except StudentFailed as failed:
@@ -306,7 +296,9 @@ class Student:
 
     def _open(self) -> Sandbox:
         shown = [self._shown] if self._shown else ()
-        return Sandbox(self._limits, self._preload, shown, self._devices, self._hidden)
+        code = self._code
+        limits = limits_with(code.sandbox, bool(code.devices))
+        return Sandbox(limits, code.preload, shown, code.devices, code.hidden)
 
     def _reopen_if_dead(self) -> None:
         if not self._sandbox.forkserver.is_alive:

@@ -54,7 +54,7 @@ def one():
 # %% check_one points=2
 assert one() == 1
 """
-CHECKS = """from autograder.judging.checks.points import points
+CHECKS = """from autograder.judging.checks.check import points
 
 
 @points(2, cell="check_one")

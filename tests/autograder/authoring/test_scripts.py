@@ -23,7 +23,7 @@ assert mean([1, 3]) == 2
 # Because.
 '''
 CHECKS = '''\
-from autograder.judging.checks.points import points
+from autograder.judging.checks.check import points
 
 @points(2, cell="check_mean")
 def check_value(student, rng):

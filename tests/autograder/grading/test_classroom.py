@@ -45,8 +45,8 @@ def judgings(monkeypatch):
     """The judgings asked for; each gives 5 points and starts no process."""
     asked = []
 
-    def judge(checks, cells, **options):
-        asked.append(cells)
+    def judge(request, granted):
+        asked.append(request.cells)
         check = CheckResult(name="check", cell="check_total", promise="It holds.", points=5, outcome=Outcome.PASSED)
         return Report(checks=[check], tier="none", seed=1, duration_s=0)
 
@@ -71,8 +71,8 @@ def test_a_submission_is_judged_once_and_again_when_it_has_changed_or_is_asked_f
 def test_a_flag_lets_a_class_be_graded_without_a_sandbox_and_that_is_another_judgement(course, monkeypatch):
     allowed = []
 
-    def judge(checks, cells, *, allow_untrusted, **options):
-        allowed.append(allow_untrusted)
+    def judge(request, granted):
+        allowed.append(request.allow_untrusted)
         results = [
             CheckResult(name="check", cell=cell, promise="It holds.", points=points, outcome=Outcome.PASSED)
             for cell, points in (("check_total", 3), ("check_mean", 2))
@@ -128,7 +128,7 @@ def crowded(may_be_external):
     """A judge by which the first submission fails, perhaps because of one beside it."""
     numbers = count(1)
 
-    def judge(checks, cells, **options):
+    def judge(request, granted):
         number = next(numbers)
         check = CheckResult(name="check", cell="check_total", promise="It holds.", points=5, outcome=Outcome.PASSED)
         if number == 1:

@@ -36,8 +36,8 @@ from tiny_lab import (
     write_checks,
 )
 
-from autograder.judging.judge.judge import judge
 from autograder.judging.report import Outcome, Report
+from autograder.judging.request import JudgeRequest, judge
 
 pytestmark = needs_jail
 HEAD = re.compile(r"# outcome: (.+)\n# .+\.\n\n# %% (total|ring|submission)\n")
@@ -68,7 +68,7 @@ def ring(tensor):
 CHECKS = f"""
 import torch
 
-from autograder.judging.checks.points import points
+from autograder.judging.checks.check import points
 from worldsize.check import CheckFailed, expect_close
 from worldsize.faults import SilentError
 
@@ -124,7 +124,9 @@ def run_together(names: list[str], folder: Path) -> None:
         source = ATTACKS[name].replace("MARKER", marker)
         cells.append((name, re.sub(rf"\b{FORMS[name]}\(", f"{name}(", source)))
     call_s = HANGS_S if names == HANGING else ENDS_S
-    report = judge(write_checks(folder, CHECKS + "".join(pairs)), cells, call_s=call_s, total_s=500)
+    report = judge(
+        JudgeRequest(checks=write_checks(folder, CHECKS + "".join(pairs)), cells=cells, call_s=call_s, total_s=500)
+    )
     (folder / "report.json").write_text(report.model_dump_json())
     (folder / "leftovers.json").write_text(json.dumps(leftovers(marker)))
 

@@ -3,8 +3,9 @@
 import pytest
 from needs import give_up
 
-from autograder.judging.judge.failures import StudentFailed
+from autograder.judging.checks.check import StudentFailed
 from autograder.judging.judge.student import Student
+from autograder.judging.request import CodeUnderTest
 from autograder.sandbox import probe
 from worldsize import bench
 from worldsize.bench import Disturbance, RestartPolicy, Task, TrainingSpec, Trial
@@ -111,7 +112,9 @@ def walls() -> None:
 
 def trained(store: str, *struck: Disturbance, policy: RestartPolicy | None = None, num_ranks: int = 1) -> Trial:
     source = HEAD + store + MAIN
-    student = Student([], ["worldsize.bench"], 60.0, 200.0, programs={"train.py": source})
+    student = Student(
+        CodeUnderTest(cells=[], preload=["worldsize.bench"], call_s=60.0, total_s=200.0, programs={"train.py": source})
+    )
     try:
         spec = TrainingSpec(TASK, num_ranks, checkpoint_every=EVERY, timeout_s=20)
         return bench.attempt(student.program("train.py"), spec, 5, policy or RestartPolicy(2), struck)

@@ -6,10 +6,10 @@ from contextlib import closing
 import pytest
 from tiny_lab import message, needs_jail, outcomes, write_checks
 
-from autograder.judging.judge.failures import StudentFailed
-from autograder.judging.judge.judge import judge
+from autograder.judging.checks.check import StudentFailed
 from autograder.judging.judge.student import Student
 from autograder.judging.report import Outcome
+from autograder.judging.request import CodeUnderTest, JudgeRequest, judge
 
 pytestmark = needs_jail
 HEAD = """
@@ -111,7 +111,11 @@ def test_a_ban_holds_from_before_the_first_cell(tmp_path, how):
         for name in names
     }
     checks = HEAD + "".join(CHECK.format(name=name, body=body) for name, body in bodies.items())
-    report = judge(write_checks(tmp_path / "course", checks), [("setup", SETUP), *TRICKS.items()], call_s=60)
+    report = judge(
+        JudgeRequest(
+            checks=write_checks(tmp_path / "course", checks), cells=[("setup", SETUP), *TRICKS.items()], call_s=60
+        )
+    )
     expected = Outcome.FORBIDDEN if how == "emulated" else Outcome.CRASHED
     found = outcomes(report)
     assert found.pop("check_collected") in (Outcome.CRASHED, expected)  # there is nothing to be found
@@ -124,7 +128,11 @@ def test_a_ban_holds_from_before_the_first_cell(tmp_path, how):
 def test_without_a_ban_torch_s_own_solutions_run(tmp_path):
     body = 'student.run(on_rank, "ddp", world_size=2)\n    student.run(on_rank, "hooks", world_size=2)'
     checks = HEAD + CHECK.format(name="it", body=body)
-    report = judge(write_checks(tmp_path / "course", checks), [("setup", SETUP), *TRICKS.items()], call_s=60)
+    report = judge(
+        JudgeRequest(
+            checks=write_checks(tmp_path / "course", checks), cells=[("setup", SETUP), *TRICKS.items()], call_s=60
+        )
+    )
     assert outcomes(report) == {"check_it": Outcome.PASSED}
 
 
@@ -151,7 +159,12 @@ ADDS_UP = 'expect([float(one) for one in student.run(on_rank, "total", torch.one
 def test_a_run_that_is_left_below_a_function_starts_no_ranks_and_costs_no_points(tmp_path, call):
     cells = [("setup", SETUP), ("total", LEFT_BELOW.format(call=call))]
     report = judge(
-        write_checks(tmp_path / "course", HEAD + CHECK.format(name="it", body=ADDS_UP)), cells, call_s=60, total_s=60
+        JudgeRequest(
+            checks=write_checks(tmp_path / "course", HEAD + CHECK.format(name="it", body=ADDS_UP)),
+            cells=cells,
+            call_s=60,
+            total_s=60,
+        )
     )
     assert outcomes(report) == {"check_it": Outcome.PASSED}
 
@@ -174,7 +187,11 @@ ROLES = """
 
 def test_cells_run_on_the_named_ranks_only(tmp_path):
     checks = HEAD + CHECK.format(name="it", body=ROLES.strip())
-    report = judge(write_checks(tmp_path / "course", checks), [("setup", SETUP), ("who", WHO)], call_s=60)
+    report = judge(
+        JudgeRequest(
+            checks=write_checks(tmp_path / "course", checks), cells=[("setup", SETUP), ("who", WHO)], call_s=60
+        )
+    )
     assert outcomes(report) == {"check_it": Outcome.PASSED}, message(report, "check_it")
 
 
@@ -188,13 +205,15 @@ NEVER_ENDS = "student.emulated(lambda _: __import__('time').sleep(60), world_siz
 def test_ranks_that_fail_without_the_students_code_are_no_fault_of_the_students(tmp_path):
     for body in (NEVER_ENDS, "student.run(lambda _: 1 / 0, world_size=2, student_ranks=())"):
         checks = write_checks(tmp_path / "course", HEAD + CHECK.format(name="it", body=body))
-        report = judge(checks, [("setup", SETUP)], call_s=3)
+        report = judge(JudgeRequest(checks=checks, cells=[("setup", SETUP)], call_s=3))
         assert outcomes(report) == {"check_it": Outcome.FAULT} and report.is_fault
         assert "ranks without the student's code failed" in message(report, "check_it")
 
 
 def test_a_hang_of_the_students_leaves_no_less_time_to_ranks_without_their_code():
-    with closing(Student([("setup", SETUP)], ["torch"], call_s=60, total_s=120)) as student:
+    with closing(
+        Student(CodeUnderTest(cells=[("setup", SETUP)], preload=["torch"], call_s=60, total_s=120))
+    ) as student:
         student._call_s = 0.2  # as after a hang
         assert student.run(rests, world_size=2, student_ranks=()) == ["rested"] * 2
         with pytest.raises(StudentFailed):
@@ -209,7 +228,7 @@ def rests(_):
 def test_time_that_the_submission_has_used_up_stays_its_own(tmp_path):
     waits = CHECK.format(name="first", body='student.run(on_rank, "wait", world_size=2)')
     checks = write_checks(tmp_path / "course", HEAD + waits + CHECK.format(name="second", body=NEVER_ENDS))
-    report = judge(checks, [("setup", SETUP), ("wait", WAITS)], call_s=3, total_s=5)
+    report = judge(JudgeRequest(checks=checks, cells=[("setup", SETUP), ("wait", WAITS)], call_s=3, total_s=5))
     assert outcomes(report) == {"check_first": Outcome.HUNG, "check_second": Outcome.TIME_LIMIT}
 
 
@@ -229,7 +248,7 @@ GROWN = """
 def test_a_judge_has_the_kernels_word_on_memory(tmp_path):
     checks = HEAD + CHECK.format(name="it", body=GROWN.strip())
     cells = [("setup", SETUP), ("lean", HIDDEN_COPY)]
-    report = judge(write_checks(tmp_path / "course", checks), cells, call_s=60)
+    report = judge(JudgeRequest(checks=write_checks(tmp_path / "course", checks), cells=cells, call_s=60))
     assert outcomes(report) == {"check_it": Outcome.PASSED}, message(report, "check_it")
 
 
@@ -280,5 +299,9 @@ LOOK = """
 
 def test_what_a_class_under_test_is_made_of_is_in_no_frame(tmp_path):
     checks = HEAD + CHECK.format(name="it", body=LOOK.strip())
-    report = judge(write_checks(tmp_path / "course", checks), [("setup", SETUP), ("look", SEARCH)], call_s=60)
+    report = judge(
+        JudgeRequest(
+            checks=write_checks(tmp_path / "course", checks), cells=[("setup", SETUP), ("look", SEARCH)], call_s=60
+        )
+    )
     assert outcomes(report) == {"check_it": Outcome.PASSED}, message(report, "check_it")

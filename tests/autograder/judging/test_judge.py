@@ -7,10 +7,11 @@ import pytest
 from tiny_lab import GIVEN, MEAN, TOTAL, judged, message, needs_jail, outcomes, without_jails, write_checks
 
 from autograder.grading.verify import Case, _problems
-from autograder.judging.jail.inside import describe
-from autograder.judging.judge.failures import StudentFailed, raise_described, values_of
-from autograder.judging.judge.judge import judge
+from autograder.judging.checks.check import StudentFailed
+from autograder.judging.jail.agent import describe
+from autograder.judging.judge.failures import raise_described, values_of
 from autograder.judging.report import Outcome
+from autograder.judging.request import JudgeRequest, judge
 from worldsize.launch import RankFailed, RunTimeout
 from worldsize.launch.protocol.call_log import Call
 from worldsize.launch.protocol.failure import Cause, Failure
@@ -25,7 +26,7 @@ TIME_LIMIT, OUTPUT_LIMIT, FORBIDDEN = Outcome.TIME_LIMIT, Outcome.OUTPUT_LIMIT, 
 ONE_CHECK = '''
 import torch
 
-from autograder.judging.checks.points import points
+from autograder.judging.checks.check import points
 from worldsize.check import CheckFailed
 
 
@@ -109,7 +110,9 @@ def test_how_a_run_ended_is_decided_by_no_words_of_the_students(tmp_path):
     cells = [(f"total_{number}", FORGED.format(kind=kind).replace("total", f"total_{number}"))
              for number, kind in enumerate(KINDS)]  # fmt: skip
     cells.append(("real", "from worldsize.emulate import Forbidden\ndef total_4(x):\n    raise Forbidden('x')"))
-    for kind, check in zip(KINDS, judge(write_checks(tmp_path / "course", text), cells).checks, strict=True):
+    for kind, check in zip(
+        KINDS, judge(JudgeRequest(checks=write_checks(tmp_path / "course", text), cells=cells)).checks, strict=True
+    ):
         assert (check.outcome, check.may_be_external) == (CRASHED, False), kind
         assert "No progress" not in check.message.splitlines()[0]
 
@@ -233,7 +236,11 @@ def test_every_limit_has_a_verdict_of_its_own(one_check, name):
         path = one_check("student.run(on_rank, world_size=2)")
     given = "import torch\nimport torch.distributed as dist\ntensor = torch.zeros(1)"
     code = f"def total(x):\n    {body}"
-    report = judge(path, [("setup", given), ("total", code)], call_s=6 if name in ("loops", "waits") else 60)
+    report = judge(
+        JudgeRequest(
+            checks=path, cells=[("setup", given), ("total", code)], call_s=6 if name in ("loops", "waits") else 60
+        )
+    )
     assert outcomes(report) == {"check_total": outcome}
     assert words in message(report, "check_total")
 
@@ -265,7 +272,11 @@ def test_the_student_s_function_runs_under_the_real_agent_in_the_sandbox(one_che
     body = "_, (value, *told) = student.torchrun(on_rank, world_size=2)\n"
     body += "    raise CheckFailed(str([value.item(), *told]), '')"
     given = "import torch\nimport torch.distributed as dist"
-    report = judge(one_check(body), [("setup", given), ("total", UNDER_AGENT.format(more=more))], call_s=60)
+    report = judge(
+        JudgeRequest(
+            checks=one_check(body), cells=[("setup", given), ("total", UNDER_AGENT.format(more=more))], call_s=60
+        )
+    )
     assert outcomes(report) == {"check_total": outcome}, message(report, "check_total")
     assert words in message(report, "check_total")
     assert os.readlink("/proc/self/ns/pid") not in message(report, "check_total")
@@ -273,11 +284,11 @@ def test_the_student_s_function_runs_under_the_real_agent_in_the_sandbox(one_che
 
 def test_a_check_that_holds_in_part_gives_a_part_and_lets_others_be_tried(one_check):
     path = one_check(
-        'from autograder.judging.checks.points import PartlyHeld\n    raise PartlyHeld(0.25, "all", "a quarter")'
+        'from autograder.judging.checks.check import PartlyHeld\n    raise PartlyHeld(0.25, "all", "a quarter")'
     )
     more = ONE_CHECK.format(body="pass").partition("@points")[2].replace("check_total(", "check_more(")
     path.write_text(path.read_text() + "\n\n@points" + more.replace('_total")', '_total", needs=["check_total"])'))
-    report = judge(path, [])
+    report = judge(JudgeRequest(checks=path, cells=[]))
     assert outcomes(report) == {"check_total": PARTLY, "check_more": PASSED}
     assert report.score == 1.25
     assert message(report, "check_total") == "Expected: all. Got: a quarter."
@@ -312,22 +323,22 @@ MEASURED = """
 def test_a_fat_value_fills_no_judge(one_check, kind):
     path = one_check(MEASURED.strip())
     path.write_text("from autograder.checks import entry, is_same\n" + path.read_text())
-    (check,) = judge(path, [("total", FAT.format(kind=kind))], call_s=60).checks
+    (check,) = judge(JudgeRequest(checks=path, cells=[("total", FAT.format(kind=kind))], call_s=60)).checks
     assert check.outcome in (WRONG, CRASHED), check.message
     assert "bytes" not in check.stopped_by
 
 
 def test_inputs_are_drawn_afresh_unless_a_seed_is_given(one_check):
     path = one_check('raise CheckFailed("an input", str(torch.rand(1, generator=rng).item()))')
-    first, second = judge(path, []), judge(path, [])
-    again = judge(path, [], seed=first.seed)
+    first, second = judge(JudgeRequest(checks=path, cells=[])), judge(JudgeRequest(checks=path, cells=[]))
+    again = judge(JudgeRequest(checks=path, cells=[], seed=first.seed))
     assert message(first, "check_total") == message(again, "check_total") != message(second, "check_total")
 
 
 def test_student_code_runs_in_no_process_of_the_judge(one_check):
     told = "import os\ndef total(tensor):\n    return os.readlink('/proc/self/ns/pid')"
     path = one_check('raise CheckFailed(student.run(on_rank, world_size=1)[0], "")')
-    text = message(judge(path, [("total", told)]), "check_total")
+    text = message(judge(JudgeRequest(checks=path, cells=[("total", told)])), "check_total")
     assert "pid:[" in text
     assert os.readlink("/proc/self/ns/pid") not in text  # the judge is in ours
 
@@ -342,7 +353,7 @@ def test_a_check_with_a_mistake_is_our_fault(one_check):
     for number, body in enumerate(mistakes.values()):
         text = ONE_CHECK.format(body=body).replace("check_total(", f"check_{number}(")
         path.write_text(path.read_text() + text)
-    report = judge(path, [("total", "def total(x):\n    return 1")])
+    report = judge(JudgeRequest(checks=path, cells=[("total", "def total(x):\n    return 1")]))
     assert outcomes(report) == {"check_total": PASSED, **{f"check_{number}": FAULT for number in range(3)}}
     for number, said in enumerate(mistakes):
         assert said in message(report, f"check_{number}")
@@ -358,7 +369,11 @@ UNREADABLE = [
 
 @pytest.mark.parametrize("body", UNREADABLE)
 def test_a_check_that_cannot_read_what_came_back_gives_nothing_and_is_named(one_check, body):
-    report = judge(one_check(body), [("total", "def total(x):\n    return torch.ones(3)"), ("i", "import torch")])
+    report = judge(
+        JudgeRequest(
+            checks=one_check(body), cells=[("total", "def total(x):\n    return torch.ones(3)"), ("i", "import torch")]
+        )
+    )
     (check,) = report.checks
     assert (check.outcome, report.score, report.is_fault) == (WRONG, 0, False)
     assert check.stopped_by.startswith(("TypeError", "IndexError", "RuntimeError")) and "Error" not in check.message
@@ -373,14 +388,14 @@ def test_checks_that_cannot_all_be_tried_give_no_report(tmp_path, text):
     working = ONE_CHECK.format(body="pass")
     checks = write_checks(tmp_path / "course", working + "\n" + text)
     with pytest.raises(RuntimeError, match="before it could report"):
-        judge(checks, [("total", TOTAL)])
+        judge(JudgeRequest(checks=checks, cells=[("total", TOTAL)]))
 
 
 def test_a_picture_is_carried_while_it_is_small_and_told_when_it_is_not(tmp_path):
     text = ONE_CHECK.split("@points")[0] + SQUARE
     for number, size in enumerate(["150_000", "250_000", "150_000", "150_000", "'no number'"]):
         text += NUMBERED.format(number=number, needs="", picture=f", picture=lambda: Square({size})")
-    report = judge(write_checks(tmp_path / "course", text), [])
+    report = judge(JudgeRequest(checks=write_checks(tmp_path / "course", text), cells=[]))
     assert set(outcomes(report).values()) == {WRONG}
     alts = [check.picture and check.picture.alt for check in report.checks]
     assert alts == ["a square", None, "a square", None, None]
@@ -393,7 +408,7 @@ def test_a_check_that_was_not_tried_names_the_one_to_fix_first(tmp_path):
     text = ONE_CHECK.split("@points")[0]
     for number, needs in enumerate(["", ', needs=["check_0"]', ', needs=["check_1"]']):
         text += NUMBERED.format(number=number, needs=needs, picture="")
-    report = judge(write_checks(tmp_path / "course", text), [])
+    report = judge(JudgeRequest(checks=write_checks(tmp_path / "course", text), cells=[]))
     assert [*outcomes(report).values()] == [WRONG, SKIPPED, SKIPPED]
     for name in ("check_1", "check_2"):
         assert message(report, name).endswith("Fix this one first: It is so, 0.")
@@ -401,7 +416,7 @@ def test_a_check_that_was_not_tried_names_the_one_to_fix_first(tmp_path):
 
 def test_a_message_fits_a_file_whatever_the_student_put_in(one_check):
     hostile = "def total(x):\n    raise ValueError('\\ud800 \\x1b[31m <b>' + 'x' * 100_000)"
-    report = judge(one_check("student.run(on_rank, world_size=1)"), [("total", hostile)])
+    report = judge(JudgeRequest(checks=one_check("student.run(on_rank, world_size=1)"), cells=[("total", hostile)]))
     assert outcomes(report) == {"check_total": CRASHED}
     assert len(message(report, "check_total")) < 10_000
     report.model_dump_json().encode()
@@ -415,9 +430,10 @@ def test_options_for_pytest_in_the_environment_change_nothing(checks, monkeypatc
 def test_without_a_jail_the_judge_refuses_unless_told_otherwise(checks):
     judged_there = f"""
 from pathlib import Path
-from autograder.judging.judge.judge import judge
+from autograder.judging.request import JudgeRequest, judge
 def judged(**options):
-    return judge(Path({str(checks)!r}), {[("setup", GIVEN), ("total", TOTAL), ("mean", MEAN)]!r}, **options)
+    cells = {[("setup", GIVEN), ("total", TOTAL), ("mean", MEAN)]!r}
+    return judge(JudgeRequest(checks=Path({str(checks)!r}), cells=cells, **options))
 report = judged(allow_untrusted=True)
 print(report.score, report.tier)
 judged()
@@ -450,6 +466,8 @@ def mean(tensor):
 
 
 def test_a_judge_that_comes_to_no_end_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("autograder.judging.judge.judge._SPARE_S", -1)
+    monkeypatch.setattr("autograder.judging.request._SPARE_S", -1)
     with pytest.raises(RuntimeError, match=r"the judge was not done after 0 s.*--jobs"):
-        judge(write_checks(tmp_path), [("total", TOTAL), ("mean", MEAN)], call_s=1, total_s=1)
+        judge(
+            JudgeRequest(checks=write_checks(tmp_path), cells=[("total", TOTAL), ("mean", MEAN)], call_s=1, total_s=1)
+        )

@@ -3,8 +3,8 @@
 import pytest
 from tiny_lab import needs_jail, write_checks
 
-from autograder.judging.judge.judge import judge
 from autograder.judging.report import Outcome
+from autograder.judging.request import JudgeRequest, judge
 
 pytestmark = needs_jail
 HEAD = """
@@ -84,6 +84,6 @@ def test_nothing_hidden_is_in_a_message(tmp_path, how):
     values = ".values" if how == "emulated" else ""
     text = HEAD + "".join(CHECK.format(name=name, how=how, values=values) for name in names)
     cells = [("setup", SETUP), *((name, f"def {name}():\n{WAYS[name]}") for name in names)]
-    for check in judge(write_checks(tmp_path / "course", text), cells, call_s=60).checks:
+    for check in judge(JudgeRequest(checks=write_checks(tmp_path / "course", text), cells=cells, call_s=60)).checks:
         assert not check.outcome.holds and check.outcome is not Outcome.FAULT, check
         assert not any(word in check.message for word in ("hidden so", "dden source", "5955")), check

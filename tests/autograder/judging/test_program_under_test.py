@@ -7,9 +7,10 @@ from needs import give_up
 from repository import ROOT
 
 from autograder.authoring import programs
-from autograder.judging.judge.failures import StudentFailed
+from autograder.judging.checks.check import StudentFailed
 from autograder.judging.judge.student import Student
 from autograder.judging.report import Outcome
+from autograder.judging.request import CodeUnderTest
 from autograder.sandbox import probe
 from worldsize import bench
 from worldsize.bench import CLASSROOM, Disturbance, Incomplete, RestartPolicy, Task, TrainingSpec
@@ -32,7 +33,13 @@ def student():
         limits = {"call_s": 60.0, "total_s": 200.0} | limits
         made.append(
             Student(
-                [], ["worldsize.bench"], **limits, programs={"train.py": source}, references={"train.py": REFERENCE}
+                CodeUnderTest(
+                    cells=[],
+                    preload=["worldsize.bench"],
+                    **limits,
+                    programs={"train.py": source},
+                    references={"train.py": REFERENCE},
+                )
             )
         )
         return made[-1]

@@ -3,8 +3,9 @@
 import pytest
 from needs import give_up
 
-from autograder.judging.judge.failures import StudentFailed
+from autograder.judging.checks.check import StudentFailed
 from autograder.judging.judge.student import Student
+from autograder.judging.request import CodeUnderTest
 from autograder.sandbox import probe
 from worldsize import bench
 from worldsize.bench import Disturbance, RestartPolicy, Task, TrainingSpec
@@ -16,7 +17,7 @@ TASK = Task(num_steps=5, batch_size=4, width=4)
 def student():
     if not probe().is_trusted:
         give_up("sandbox", "this machine gives no jail of namespaces")
-    opened = Student([], ["worldsize.bench"], 30.0, 90.0)
+    opened = Student(CodeUnderTest(cells=[], preload=["worldsize.bench"], call_s=30.0, total_s=90.0))
     yield opened
     opened.close()
 

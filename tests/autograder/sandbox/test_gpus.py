@@ -15,7 +15,7 @@ from tiny_lab import needs_jail
 
 from autograder.grading import engines
 from autograder.grading.engines import LocalPool
-from autograder.judging.judge import judge
+from autograder.judging.request import JudgeRequest, environment
 from autograder.sandbox import WITH_GPUS, Sandbox, Tier, gpus, plan
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -130,14 +130,14 @@ def test_judgings_side_by_side_have_their_own_gpus(monkeypatch, visible, num_gpu
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     asked = []
-    monkeypatch.setattr(engines, "judge", lambda checks, cells, *, granted, **_: asked.append(granted))
+    monkeypatch.setattr(engines, "judge", lambda request, granted: asked.append(granted))
     pool = LocalPool(8 if num_gpus else 1, num_gpus)
     for _ in range(pool.jobs):
-        pool.judge(Path(), [])
+        pool.judge(JudgeRequest(checks=Path()))
     assert asked == sets
 
 
 def test_a_judge_counts_the_gpus_that_were_granted_and_no_others(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    assert judge.environment(["2", "3"])["CUDA_VISIBLE_DEVICES"] == "2,3"
-    assert judge.environment([])["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment(["2", "3"])["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert environment([])["CUDA_VISIBLE_DEVICES"] == ""

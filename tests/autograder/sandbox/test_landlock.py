@@ -215,8 +215,10 @@ def test_a_program_that_landlock_alone_would_keep_from_its_samples_is_not_judged
     checks = write_checks(tmp_path / "course")
     program = f"""
 from pathlib import Path
-from autograder.judging.judge.judge import judge
-judge(Path({str(checks)!r}), [], allow_untrusted=True, programs={{"train.py": ""}}, references={{"train.py": ""}})
+from autograder.judging.request import JudgeRequest, judge
+programs = {{"train.py": ""}}
+checks = Path({str(checks)!r})
+judge(JudgeRequest(checks=checks, cells=[], allow_untrusted=True, programs=programs, references=programs))
 """
     if jail.landlock_abi() < jail.SCOPED_ABI:
         give_up("sandbox", "this kernel's Landlock cannot keep signals to a jail")

@@ -430,7 +430,7 @@ def test_no_room_for_a_fork_is_said_and_ends_nothing_else(tmp_path, monkeypatch)
     asks = zygote.Zygote(ours, str(tmp_path))
     for _ in range(2):
         with open(os.devnull) as output, pytest.raises(RuntimeError, match=r"unavailable.*--jobs"):
-            asks.call("autograder.judging.judge.judge:main", [], {}, output.fileno())
+            asks.call("autograder.judging.judge.main:main", [], {}, output.fileno())
     asks.close()
     served.join(10)
     assert not served.is_alive()
@@ -446,8 +446,8 @@ def test_a_jail_ends_with_who_asked_for_the_grade(tmp_path, marker):
     hang = f"import os\ndef total(x):\n    os.execv('/bin/sh', ['/bin/sh', '-c', 'sleep 1000; :', '{marker}'])"
     program = f"""
 from pathlib import Path
-from autograder.judging.judge.judge import judge
-judge(Path({str(checks)!r}), [("total", {hang!r})], call_s=100, total_s=100)
+from autograder.judging.request import JudgeRequest, judge
+judge(JudgeRequest(checks=Path({str(checks)!r}), cells=[("total", {hang!r})], call_s=100, total_s=100))
 """
     grading = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:

@@ -1,7 +1,4 @@
-"""The judge: a process that runs a lab's hidden checks against a student in a sandbox, and never imports student code.
-
-`judge(...)` has it forked and returns its report; `main` runs in it.
-"""
+"""The judge's main program: it runs hidden checks against a student in a sandbox, and never imports student code."""
 
 from __future__ import annotations
 
@@ -9,25 +6,21 @@ import base64
 import hashlib
 import os
 import resource
-import secrets
-import subprocess
-import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict
 
-from autograder.judging.checks.points import Check, PartlyHeld
+from autograder.judging.checks.check import Check, PartlyHeld, StudentFailed
 from autograder.judging.report import CheckResult, Drawing, Outcome, Report
-from autograder.sandbox import Tier, gpus, obstacle, zygote
+from autograder.judging.request import JudgeRequest
+from autograder.sandbox import Tier, obstacle
 from worldsize.check import CheckFailed, Drawn
 
-_PYTEST_ENV = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
 # a judge cannot cache rewritten assertions, and checks do not assert: they raise CheckFailed
 _OPTIONS = [
     "-q",
@@ -45,110 +38,9 @@ _NAMES = ["-o", "python_files=checks.py", "-o", "python_functions=check_*"]
 _MEMORY_BYTES = 768 << 20  # that a judge may fill beyond what it begins with: submissions decide what comes to it
 _STACK_BYTES = 1 << 20  # of a thread, eight times less than usual: programs may open hundreds of connections
 _UNREADABLE = "Expected a result that this check can read; got something else."
-_SPARE_S = 60  # for the judge's own work beside the student's
 _MAX_MESSAGE_CHARS = 8000
 _MAX_PICTURE_BYTES = 200_000
 _MAX_PICTURES_BYTES = 400_000  # of one submission: a page of feedback stays below a megabyte
-
-
-class Request(BaseModel):
-    """A request to a judge: the checks and the student's code, what it may use, and what inputs are drawn from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    checks: Path
-    cells: list[tuple[str, str]]
-    preload: list[str]
-    call_s: float
-    total_s: float
-    allow_untrusted: bool
-    seed: int
-    programs: dict[str, str]
-    references: dict[str, str]
-    devices: list[str]
-    only: list[str] | None
-    sandbox: dict[str, int]
-    hidden: list[str]
-
-
-def judge(
-    checks: Path,
-    cells: Sequence[tuple[str, str]],
-    *,
-    preload: Sequence[str] = (),
-    call_s: float = 15,
-    total_s: float = 120,
-    allow_untrusted: bool = False,
-    seed: int | None = None,
-    programs: Mapping[str, str] | None = None,
-    references: Mapping[str, str] | None = None,
-    granted: Sequence[str] = (),
-    only: Collection[str] | None = None,
-    sandbox: Mapping[str, int] | None = None,
-    hidden: Sequence[str] = (),
-) -> Report:
-    """The report on a student's cells, given as (name, source), by the hidden checks in a file.
-
-    `preload` names modules that the lab itself imports. `call_s` bounds one run of student code and `total_s` all of
-    them, in seconds. Inputs are drawn from `seed`, a fresh and secret one by default. `programs` are the sources of
-    files that the student handed in beside the notebook, by name, and `references` our own solutions to them. `granted`
-    are the GPUs that the sandbox shows, named as in CUDA_VISIBLE_DEVICES. `only` names the checks to try, by default
-    all. `sandbox` changes fields of `autograder.sandbox.Limits`; nothing in `hidden` folders can be read inside.
-
-    Raises:
-        RuntimeError: the judge itself broke, or did not finish; nothing is known about the submission.
-    """
-    with tempfile.TemporaryDirectory(prefix="judge-", dir=zygote.shared(preload).scratch) as folder:
-        path, report = Path(folder, "request.json"), Path(folder, "report.json")
-        request = Request(
-            checks=checks.resolve(),
-            cells=list(cells),
-            preload=list(preload),
-            call_s=call_s,
-            total_s=total_s,
-            allow_untrusted=allow_untrusted,
-            seed=secrets.randbits(48) if seed is None else seed,
-            programs=dict(programs or {}),
-            references=dict(references or {}),
-            devices=gpus.devices_of(granted),
-            only=None if only is None else sorted(only),
-            sandbox=dict(sandbox or {}),
-            hidden=[str(checks.resolve().parent), *hidden],
-        )
-        path.write_text(request.model_dump_json())
-        said = _run_judge(path, report, preload, granted, total_s + _SPARE_S)
-        if not report.exists():
-            raise RuntimeError(f"the judge broke before it could report:\n{said[-4000:]}")
-        return Report.model_validate_json(report.read_text())
-
-
-def _run_judge(request: Path, report: Path, preload: Sequence[str], granted: Sequence[str], timeout_s: float) -> str:
-    """The output of a judge in a process of its own.
-
-    Raises:
-        RuntimeError: it did not finish, or there was no room for it.
-    """
-    with tempfile.TemporaryFile() as output:
-        env = {**environment(granted), **_PYTEST_ENV}
-        judging = zygote.shared(preload).call(
-            "autograder.judging.judge.judge:main", [str(request), str(report)], env, output.fileno()
-        )
-        try:
-            judging.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            reason = f"the judge was not done after {timeout_s:g} s, of which {_SPARE_S:g} s are its own"
-            raise RuntimeError(f"{reason}; judge fewer at once (--jobs), or look for a check that takes long") from None
-        finally:
-            judging.kill()
-            judging.close()
-        output.seek(0)
-        return output.read().decode(errors="replace")
-
-
-def environment(granted: Sequence[str]) -> dict[str, str]:
-    """The environment of a process that judges or measures: it sees the GPUs that its jail shows, and no others."""
-    visible = {"CUDA_VISIBLE_DEVICES": ",".join(granted), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return {**os.environ, **visible, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def refuse_weak_walls(tier: Tier, is_allowed: bool) -> None:
@@ -172,23 +64,13 @@ def main(request_path: str, report_path: str) -> None:
     from autograder.judging.judge.error_texts import forms_raised
     from autograder.judging.judge.student import Student
 
-    request = Request.model_validate_json(Path(request_path).read_bytes())
+    request = JudgeRequest.model_validate_json(Path(request_path).read_bytes())
     start_s = time.monotonic()
     _limit_memory()
-    student = Student(
-        request.cells,
-        request.preload,
-        request.call_s,
-        request.total_s,
-        programs=request.programs,
-        references=request.references,
-        devices=request.devices,
-        sentences=forms_raised(request.checks.read_text(encoding="utf-8")),
-        limits=request.sandbox,
-        hidden=request.hidden,
-    )
+    student = Student(request, sentences=forms_raised(request.checks.read_text(encoding="utf-8")))
     try:
         refuse_weak_walls(student.tier, request.allow_untrusted)
+        assert request.seed is not None
         session = _Session(student, request.seed, request.only)
         torch.set_num_threads(1)  # small tensors, and judges side by side
         ended = pytest.main([*_OPTIONS, *_NAMES, *_rooted(request.checks)], plugins=[session])
@@ -327,8 +209,6 @@ def _storable(message: str) -> str:
 
 
 def _explain(error: BaseException | None) -> tuple[Outcome, str]:
-    from autograder.judging.judge.failures import StudentFailed
-
     if error is None:
         return Outcome.PASSED, ""
     if isinstance(error, pytest.skip.Exception):

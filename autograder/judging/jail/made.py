@@ -1,0 +1,43 @@
+"""What check authors set up on a rank: hidden inputs that student code cannot reach, and limits of the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Made:
+    """Something that a rank makes with `function(*args)` before student code runs; `on_rank` gets it last.
+
+    The arguments are gone by then: no frame and no object that student code can reach holds them.
+    """
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self._parts = [function, args]
+
+    def take(self) -> Any:
+        """Make it; this works once."""
+        args, function = self._parts.pop(), self._parts.pop()
+        return function(*args)
+
+
+def return_freed_memory() -> None:
+    """Make this process return large freed memory to the system at once, so that the kernel counts what is held."""
+    import ctypes
+
+    import torch
+
+    torch.set_num_threads(1)  # each thread has an arena
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD: a MiB
+
+
+def limit_computing(limit_s: int) -> None:
+    """Make the kernel end this process after `limit_s` of CPU time, and refuse it new ones: for good."""
+    import resource
+
+    import torch
+
+    torch.set_num_threads(1)  # more threads than there are now are refused as well
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))  # SIGXCPU, and then SIGKILL
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # the limit of a child would count anew
