@@ -345,7 +345,7 @@ def feedback(
 
 
 def _warn_of_what_is_outdated(coursedir: CourseDirectory, lab: str) -> None:
-    """Name what pages would show that is no longer so: gradings of other files, and late penalties."""
+    """Warn about feedback pages that would be out of date: changed files, and late penalties."""
     from autograder.grading.reports import feedback_pages
 
     for student, kinds in feedback_pages.graded_otherwise(coursedir, lab).items():

@@ -139,7 +139,7 @@ class Entry(_Record):
 
 @dataclass
 class Grading:
-    """A grading under way: what is known about it so far."""
+    """What is known so far about a grading that is running."""
 
     report: Report | None = None
     malformed: str = ""
@@ -182,7 +182,7 @@ def grading(coursedir: CourseDirectory, names: dict[str, str], limits: Limits) -
 
 
 def append(log: Path, **content: object) -> Entry:
-    """The entry made of this content, appended to the log as one line that is on disk when this returns.
+    """Append an entry with this content to the log, as one line that is on disk when this returns.
 
     Raises:
         OSError: it could not be written whole.
@@ -217,7 +217,7 @@ def _last_entry(file: BinaryIO) -> tuple[Entry | None, bool]:
 
 
 def read(log: Path) -> tuple[list[Entry], list[str]]:
-    """All entries of a log, and a sentence for each line at which it was altered; a missing log has no entries."""
+    """Read all entries of a log, and a sentence for each altered line; a missing log has no entries."""
     entries: list[Entry] = []
     problems: list[str] = []
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
@@ -254,7 +254,7 @@ def latest(entries: list[Entry]) -> dict[tuple[str, str, str], Entry]:
 
 
 def changed_inputs(coursedir: CourseDirectory, entry: Entry) -> list[str]:
-    """The files of a grading that are there and are others now: "submission", "checks", "submitted/train.py", ..."""
+    """The files of a grading that have changed since: "submission", "checks", "submitted/train.py", ..."""
     names = entry.model_dump(include={"assignment", "student", "notebook"})
     now = graded_files(coursedir, names) | programs_of(coursedir, names)
     hashes = {kind: file_sha256(path) for kind, path in now.items()}
@@ -262,7 +262,7 @@ def changed_inputs(coursedir: CourseDirectory, entry: Entry) -> list[str]:
 
 
 def keep(root: Path, path: Path) -> str | None:
-    """The hash of a plain file, of which a copy is kept unless it is larger than any submission that is read.
+    """Keep a copy of a plain file, unless it is larger than any submission that is read; return its hash.
 
     An incomplete copy, as after a power failure, is replaced.
     """

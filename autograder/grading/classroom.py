@@ -1,4 +1,4 @@
-"""Grading a whole class: submissions are judged side by side, and one writer enters the results into the gradebook."""
+"""Grade a whole class: judge several submissions at once, and enter the results into the gradebook one at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autograder.submissions.class_folders import pattern
 
 
 def judge_class(lab: Lab, students: Sequence[str], engine: Engine, again: bool = False) -> Iterator[tuple[str, Judged]]:
-    """Each student's judgement as it arrives; `again` judges anew those that are kept already.
+    """Judge these students; yield each judgement as it arrives. With `again`, kept ones are judged anew.
 
     A submission that may have lost time or memory to another is judged once more at the end, alone.
     """
@@ -46,7 +46,7 @@ def judge_class(lab: Lab, students: Sequence[str], engine: Engine, again: bool =
 
 
 def enter(lab: Lab, student: str, judged: Judged) -> Judged:
-    """The judgement, entered into the gradebook by nbgrader, or with the reason why it could not be; one at a time.
+    """Enter a judgement into the gradebook, one at a time; return it, with the reason where that was not possible.
 
     nbgrader's grading preprocessor takes the judgement that waits to be entered, and judges nothing itself.
     """

@@ -78,7 +78,7 @@ class LocalPool:
             yield from measured(job, journal, granted)
 
     def stop(self) -> None:
-        """Do nothing: each judging here ends at its own limit."""
+        """Do nothing: every submission here ends at its own limit."""
 
     def abort(self) -> None:
         """End every jail and judge of this process."""
@@ -89,9 +89,9 @@ class LocalPool:
 def open_engine(
     name: Literal["local", "ray"], jobs: int | None = None, num_gpus: float = 0, is_alone: bool = False
 ) -> Engine:
-    """The engine of this name, ready; each judging takes `num_gpus` GPUs, and as many run at once as there is room for.
+    """Open an engine. Each submission takes `num_gpus` GPUs, and as many are judged at once as there is room for.
 
-    With `is_alone` two judgings never share the cores of a machine, unless each has GPUs of its own.
+    With `is_alone` two submissions never share the cores of a machine, unless each has GPUs of its own.
 
     Raises:
         ValueError: this engine is not available here, or has no room for a single judging.

@@ -1,7 +1,7 @@
-"""One assignment as its submissions are judged. Each judgement is kept, so that nothing is judged twice.
+"""A lab: it reads and judges the submissions of one assignment, and keeps each judgement, so nothing is judged twice.
 
-A judgement is written to a file as soon as it is made, under a fingerprint of everything that it rests on: a run that
-was cut off resumes where it stopped, and the same submission gets the same score again.
+A judgement is written to a file as soon as it is made, with a fingerprint of everything that it depends on: a run that
+was interrupted resumes where it stopped, and the same submission gets the same score again.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from autograder.submissions import Malformed
 from autograder.submissions.class_folders import class_folders
 from autograder.submissions.student_code import given_imports
 from autograder.submissions.submission import Submission, read_submission
-from autograder.submissions.team_work import counting
+from autograder.submissions.team_work import submitter_of
 
 _USUAL = Limits(call_s=15, total_s=120, allow_untrusted=False)
 KEPT = Path("build", "judged")  # below the course's folder
 
 
 class Judged(BaseModel):
-    """How one submission was judged, and the fingerprint of what that rests on; `fault` when the grader broke.
+    """How one submission was judged, and the fingerprint of what that depends on; `fault` where the grader broke.
 
     `is_entered` is True once the score is in the gradebook. `look_at` says, cell by cell, which names in the source an
     instructor should see; no points depend on it.
@@ -63,7 +63,7 @@ class Judged(BaseModel):
 
     @property
     def may_be_external(self) -> bool:
-        """True where another submission on the machine may have caused how a check ended."""
+        """True where a different submission on the same machine may have caused how a check ended."""
         return any(check.may_be_external for check in self.report.checks) if self.report else False
 
     @property
@@ -74,7 +74,7 @@ class Judged(BaseModel):
 
 @dataclass(frozen=True)
 class Lab:
-    """One assignment of a course as its submissions are judged: what was handed out, and the hidden checks."""
+    """One assignment of a course: what was handed out, the hidden checks, and the submissions to judge."""
 
     coursedir: CourseDirectory
     name: str
@@ -100,18 +100,18 @@ class Lab:
         return self._release_path.parent
 
     def submission(self, student: str) -> Path:
-        """The file that a student handed in; it may be absent or anything else, also of another name."""
+        """The file that a student handed in; it may be absent, have a different name, or be anything else."""
         return handed_in(self._folder(self.coursedir.submitted_directory, student), notebook_of(self.name))
 
     def named(self, students: Sequence[str]) -> list[str]:
-        """These students, or everybody who handed something in; for members of a team the one whose work counts.
+        """List these students, or everybody who submitted; members of a team stand for the one whose work counts.
 
         Raises:
             ValueError: there is no such lab, or no submission of one of them.
         """
         self.refuse_missing()
         known, refused = class_folders(self.coursedir, self.name)
-        others = counting(self.coursedir, self.name)
+        others = submitter_of(self.coursedir, self.name)
         students = [others.get(student, student) for student in students]
         if missing := sorted(set(students) - {*known, *refused}):
             raise ValueError(
@@ -123,7 +123,7 @@ class Lab:
         return [student for student in known if not students or student in students]
 
     def refused(self, students: Sequence[str]) -> dict[str, Judged]:
-        """What is said of those among these students, or of all, whose folders cannot be graded."""
+        """Why the folders of some of these students, or of all, cannot be graded."""
         refused = class_folders(self.coursedir, self.name).refused
         return {
             student: Judged(fingerprint="", fault=reason)
@@ -139,7 +139,7 @@ class Lab:
         self.refuse_absent_packages()
 
     def refuse_absent_packages(self) -> None:
-        """Raise ValueError unless the packages that the lab's head names are installed.
+        """Refuse to judge without the packages that the head of the lab names.
 
         Raises:
             ValueError: one is absent, so that nothing can be judged.
@@ -167,7 +167,7 @@ class Lab:
         return read_submission(path, self.release, student, self._programs_beside(path))
 
     def kept(self, student: str) -> Judged | None:
-        """The judgement kept of what the student has handed in; None when there is none of the file as it is now."""
+        """The judgement kept of a student's current files; None where there is none."""
         try:
             found = Judged.model_validate_json(self._kept_path(student).read_bytes())
         except (OSError, ValidationError):
@@ -180,7 +180,7 @@ class Lab:
         return found if found and not found.is_entered else None
 
     def judge(self, student: str, engine: Engine | None = None, is_alone: bool = True) -> Judged:
-        """A fresh judgement, kept from now on. A fault of the grader is recorded in it and never raised.
+        """Judge a student's submission, and keep the judgement; a fault of the grader is recorded in it, never raised.
 
         The submission is read and the judgement kept by this process, wherever the engine judges. Unless `is_alone`, a
         judgement that other submissions may have affected is not kept.

@@ -35,7 +35,7 @@ class GraderFault(RuntimeError):
 
 
 def prepare(assignment: str, student: str, notebooks: list[str]) -> None:
-    """Leave only plain files of limited size beside the due notebook, and list that; run before nbgrader copies any."""
+    """Leave only plain files of limited size next to the due notebook, and list it; run this before nbgrader copies."""
     folder = Path(notebooks[0]).parent
     due = os.path.join(folder, f"{notebook_of(assignment)}.ipynb")
     counted = os.fspath(handed_in(folder, notebook_of(assignment)))
@@ -141,7 +141,7 @@ class Grade(NbGraderPreprocessor):
         nb.metadata[RECORD] = report.model_dump(mode="json")
 
     def _note(self, student: str, judged: Judged, report: Report) -> None:
-        """Write what an instructor should know into nbgrader's log."""
+        """Write what an instructor should know to nbgrader's log."""
         self.log.info(
             "%s: %g of %g points, in %.1f s, sandbox: %s",
             student,

@@ -1,4 +1,4 @@
-"""Repeating a grading from the audit log: on the same files, with the same seed and limits."""
+"""Repeat a grading from the audit log, with the same files, seed and limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Replay:
 
 
 def replay(coursedir: CourseDirectory, entry: Entry) -> Replay:
-    """The grading of an entry, repeated on the same files, with the same seed and limits.
+    """Grade the files of an entry again, with the same seed and limits.
 
     Raises:
         ValueError: one of the files is gone, or the entry is of a grading that broke.

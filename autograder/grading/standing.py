@@ -23,10 +23,10 @@ from pydantic import BaseModel, ConfigDict
 
 from autograder.grading import audit_log
 from autograder.grading.term.due_dates import due_date, extension_of
-from autograder.submissions.team_work import counting
+from autograder.submissions.team_work import submitter_of
 from autograder.tables.extensions import Extensions
 from autograder.tables.roster import class_roster
-from autograder.tables.teams import granted
+from autograder.tables.teams import team_extensions
 
 
 class State(StrEnum):
@@ -198,12 +198,12 @@ def standings(
         )
     last = {key[:2]: entry for key, entry in audit_log.latest(list(entries)).items()}
     sections = {student.id: student.section for student in class_roster(Path(coursedir.root))}
-    extensions = granted(Path(coursedir.root))
+    extensions = team_extensions(Path(coursedir.root))
     every_one: list[Standing] = []
     people: list[Any] = list(gradebook.students)
     for assignment in every:
         if not assignments or assignment.name in assignments:
-            of_team = counting(coursedir, assignment.name)
+            of_team = submitter_of(coursedir, assignment.name)
             for student in people:
                 author = str(of_team.get(student.id, student.id))
                 entry = last.get((assignment.name, author))

@@ -56,14 +56,14 @@ def extend(
     """
     from autograder.course import find_root, open_course
     from autograder.grading.term import due_dates, penalties
-    from autograder.submissions.team_work import counting
+    from autograder.submissions.team_work import submitter_of
 
     with exit_on_value_error():
         if none == bool(days or hours):
             raise ValueError("Say for how long, with --days or --hours, or take an extension back with --none.")
         coursedir = open_course(find_root(Path.cwd()))
         sentence = due_dates.extend(coursedir, student, assignment, days + hours / 24)
-        author = counting(coursedir, assignment).get(student, student)
+        author = submitter_of(coursedir, assignment).get(student, student)
         changed = penalties.renew(coursedir, assignment, author)
     console.print(sentence, markup=False, soft_wrap=True)
     for one in changed:

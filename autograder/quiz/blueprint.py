@@ -136,7 +136,7 @@ def _cells(blueprint: Blueprint, count: int, allowed: Sequence[Question], name: 
 
 
 def _spread(total: int, stock: dict[int, int], evenly: bool) -> dict[int, int]:
-    """`total` things from a stock, each from where least was taken: by number, or relative to stock (Sainte-Laguë)."""
+    """Apportion `total` picks over the stock: evenly, or in proportion to it (Sainte-Laguë)."""
     taken = dict.fromkeys(sorted(stock), 0)
     for _ in range(total):
         left = [key for key in taken if taken[key] < stock[key]]

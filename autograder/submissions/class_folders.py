@@ -1,4 +1,4 @@
-"""Whose submissions lie in the course: each student's folder below `submitted/`, and those that cannot be graded."""
+"""Which students submitted: the folders under `submitted/`, and why some of them cannot be graded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.course import notebook_of
 from autograder.files import shown
-from autograder.submissions.team_work import counting
+from autograder.submissions.team_work import submitter_of
 
 _GLOB = "*?["
 _RENAME = "rename the folder"
@@ -26,13 +26,13 @@ class ClassFolders(NamedTuple):
 
 
 def class_folders(coursedir: CourseDirectory, assignment: str) -> ClassFolders:
-    """Every folder that holds one of this assignment, by its name; of a team only the one that counts."""
+    """List the folders with a submission of this assignment, by name; of a team only the one that counts."""
     submitted = Path(coursedir.format_path(coursedir.submitted_directory, ".", assignment)).parent
     names = sorted(os.listdir(submitted)) if submitted.is_dir() else []
     found = [name for name in names if (submitted / name / assignment).is_dir()]
     reasons = {name: _refusal(submitted / name, assignment) for name in found}
     reasons |= {name: _misplaced(submitted / name, assignment) for name in names if name not in reasons}
-    others = counting(coursedir, assignment)
+    others = submitter_of(coursedir, assignment)
     return ClassFolders(
         [name for name in found if not reasons[name] and name not in others],
         {name: reason for name, reason in reasons.items() if reason},
@@ -40,7 +40,7 @@ def class_folders(coursedir: CourseDirectory, assignment: str) -> ClassFolders:
 
 
 def pattern(student: str) -> str:
-    """What nbgrader takes for this student and no other: it reads an id as a pattern, without blanks at its ends."""
+    """A pattern that nbgrader matches with this student only: it takes ids for patterns and strips their blanks."""
     return "".join("[ ]" if one == " " else one for one in glob.escape(student))
 
 
@@ -54,7 +54,7 @@ def _refusal(folder: Path, assignment: str) -> str:
 
 
 def _misplaced(path: Path, assignment: str) -> str:
-    """Where a file lies that may be meant as this assignment's, outside a folder of its name; empty without one."""
+    """Why a file seems to be in the wrong place for this assignment; empty where nothing does."""
     due = f"{assignment}/{notebook_of(assignment)}.ipynb"
     if path.suffix == ".ipynb" and path.stem.casefold() == notebook_of(assignment).casefold():
         return f"this is a file; put it into a student's folder, as {due}"
@@ -65,7 +65,7 @@ def _misplaced(path: Path, assignment: str) -> str:
 
 
 def _odd(name: str) -> str:
-    """What nbgrader or a gradebook could not take in a student's name; empty where there is nothing."""
+    """What in a student's name nbgrader or the gradebook would refuse; empty where nothing is."""
     if any("\ud800" <= one <= "\udfff" for one in name):
         return "it is not text in UTF-8"
     if any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in name):

@@ -1,4 +1,4 @@
-"""The collectors of an exchange: no student stops the others', and all note when each one handed in."""
+"""Collectors that one student's files cannot stop, and that record when each submission was handed in."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SLACK = timedelta(minutes=10)  # between the name that a submission gets in the
 
 
 class StudentByStudent(abc.ExchangeCollect):
-    """What collectors have in common: no student stops the others', and all note when each one handed in."""
+    """A base of collectors: one student's files stop nobody else's, and the time of each submission is recorded."""
 
     student = "username"  # what one of their records calls it
     _work_before = Dict()
@@ -68,7 +68,7 @@ class StudentByStudent(abc.ExchangeCollect):
         note_collected(root, name, student, submitted, source)
 
     def _work_of(self, student: str) -> dict[str, str | None]:
-        """The hashes of what is graded of a student, so that who adds a request for a regrade is not late."""
+        """Hashes of what is graded of a student's files, so that a request for a regrade does not make work late."""
         coursedir: Any = self.coursedir
         name, folder = coursedir.assignment_id, self._folder_of(student)
         released = Path(coursedir.format_path(coursedir.release_directory, ".", name))

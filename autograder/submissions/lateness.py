@@ -74,7 +74,7 @@ def submitted_at(coursedir: CourseDirectory, folder: str) -> datetime | None:
 
 
 def _read_timestamp(path: Path) -> datetime | None:
-    """The time in a file; None where there is none, or no time that can be read."""
+    """The time in a file; None without a file, or where its text is not a time."""
     if not path.is_file():  # a pipe would never end
         return None
     try:

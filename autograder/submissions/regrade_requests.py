@@ -59,7 +59,7 @@ def requests(coursedir: CourseDirectory, assignment: str, student: str) -> list[
 
 
 def _text(path: Path) -> str:
-    """What a student wrote, or a sentence on why it cannot be read; empty without a file."""
+    """A student's text, or a sentence on why it cannot be read; empty without a file."""
     if not os.path.lexists(path):
         return ""
     if path.is_symlink() or not path.is_file():

@@ -1,4 +1,4 @@
-"""Whose hand-in counts for a team: the last one by the collectors' record."""
+"""Whose submission counts for a team: the latest one, according to the collectors' record."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from autograder.tables.collected import read_collected
 from autograder.tables.teams import teams
 
 
-def counting(coursedir: CourseDirectory, assignment: str) -> dict[str, str]:
-    """By member of a team whose work counts for them, where that is another member's.
+def submitter_of(coursedir: CourseDirectory, assignment: str) -> dict[str, str]:
+    """Map each member of a team to the teammate whose submission counts for them; others are absent.
 
     Raises:
         ValueError: the roster or the collectors' record cannot be read.
@@ -27,20 +27,24 @@ def counting(coursedir: CourseDirectory, assignment: str) -> dict[str, str]:
 
 
 def handed_in_by(coursedir: CourseDirectory, assignment: str) -> dict[tuple[str, ...], list[str]]:
-    """By team who of it handed in, first the one that counts: the last in time, of equal ones the first on the roster.
+    """Map each team to its members who submitted, latest first (ties: roster order). The first one counts.
 
-    A folder without a notebook, such as one with a request for a regrade, is no hand-in beside one that has one.
+    A folder without a notebook, such as one with a request for a regrade, counts only if no teammate has a notebook.
 
     Raises:
         ValueError: the roster or the collectors' record cannot be read.
     """
     root = Path(coursedir.root)
-    every = dict.fromkeys(teams(root, assignment).values())
-    times = read_collected(root) if every else {}
-    found = {}
-    for team in every:
-        folders = {one: Path(coursedir.format_path(coursedir.submitted_directory, one, assignment)) for one in team}
-        there = [one for one, folder in folders.items() if folder.is_dir()]
-        whole = [one for one in there if handed_in(folders[one], notebook_of(assignment)).is_file()]
-        found[team] = sorted(whole or there, key=lambda one: times.get((assignment, one), datetime.min), reverse=True)
-    return found
+    every_team = dict.fromkeys(teams(root, assignment).values())
+    times = read_collected(root) if every_team else {}
+    submitters = {}
+    for team in every_team:
+        folders = {
+            member: Path(coursedir.format_path(coursedir.submitted_directory, member, assignment)) for member in team
+        }
+        present = [member for member, folder in folders.items() if folder.is_dir()]
+        complete = [member for member in present if handed_in(folders[member], notebook_of(assignment)).is_file()]
+        submitters[team] = sorted(
+            complete or present, key=lambda member: times.get((assignment, member), datetime.min), reverse=True
+        )
+    return submitters

@@ -23,7 +23,7 @@ def teams(root: Path, assignment: str) -> dict[str, tuple[str, ...]]:
     return {student: tuple(team) for team in members.values() if len(team) > 1 for student in team}
 
 
-def granted(root: Path) -> Extensions:
+def team_extensions(root: Path) -> Extensions:
     """The extensions in the course's record; every member of a team has the longest of any member's.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Pages of feedback brought up to date: what has changed is written again, and what has no grading behind it goes."""
+"""Bring feedback pages up to date: rewrite those that have changed, and remove those without a grading."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autograder.course import CONFIG_FILE, notebook_of
 from autograder.files import file_sha256, write_whole
 from autograder.grading import audit_log
 from autograder.submissions.regrade_requests import requests
-from autograder.submissions.team_work import counting
+from autograder.submissions.team_work import submitter_of
 from autograder.tables.teams import teams
 
 RECORDS = Path("build", "feedback")  # below the course's folder
@@ -37,14 +37,14 @@ class Page(StrEnum):
 
 
 def renew(coursedir: CourseDirectory, assignment: str, students: Sequence[str] = ()) -> Iterator[tuple[str, Page]]:
-    """Each of these students, or everybody, and what became of the page, once it is up to date.
+    """Bring the pages of these students, or of everybody, up to date; yield what became of each.
 
     Raises:
         ValueError: nobody, or one of the students, has no graded submission of this assignment.
     """
     graded = _students(coursedir, coursedir.autograded_directory, assignment)
     paged = _students(coursedir, coursedir.feedback_directory, assignment)
-    authors = {one: author for one, author in counting(coursedir, assignment).items() if author in graded}
+    authors = {one: author for one, author in submitter_of(coursedir, assignment).items() if author in graded}
     known = graded | paged | authors.keys()
     if missing := sorted({*students} - known):
         raise ValueError(f"{', '.join(missing)} has no graded {assignment}: grade it first.")
@@ -59,7 +59,7 @@ def renew(coursedir: CourseDirectory, assignment: str, students: Sequence[str] =
 
 
 def graded_otherwise(coursedir: CourseDirectory, assignment: str) -> dict[str, list[str]]:
-    """The students whose last grading rests on files that are others now, each with the kinds of these files."""
+    """The students whose files have changed since they were graded, each with the kinds of these files."""
     entries, _ = audit_log.read(Path(coursedir.root, audit_log.LOG))
     last = {entry.student: entry for entry in entries if entry.assignment == assignment}
     changed = {student: audit_log.changed_inputs(coursedir, entry) for student, entry in sorted(last.items())}
@@ -87,7 +87,7 @@ def _renewed(coursedir: CourseDirectory, assignment: str, student: str, is_grade
 
 
 def _copied(coursedir: CourseDirectory, assignment: str, student: str, author: str) -> Page:
-    """What became of a student's page that is a copy of another's, once both are up to date."""
+    """Bring a page up to date that is a copy of a teammate's; return what became of it."""
     if _renewed(coursedir, assignment, author, is_graded=True) is Page.FAILED:
         return Page.FAILED
     source, copy = (
@@ -113,7 +113,7 @@ def _record_of(coursedir: CourseDirectory, assignment: str, student: str) -> Pat
 
 
 def _fingerprint(coursedir: CourseDirectory, assignment: str, student: str) -> str:
-    """A hash of all that a page shows or is made by: the graded files, the gradebook, the settings and the engine."""
+    """A hash of all that a page depends on: the graded files, the gradebook, the settings and the engine."""
     graded = Path(coursedir.format_path(coursedir.autograded_directory, student, assignment))
     files = {str(path.relative_to(graded)): file_sha256(path) for path in sorted(graded.rglob("*"))}
     settings = file_sha256(Path(coursedir.root, CONFIG_FILE))

@@ -18,7 +18,7 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.course import coursedir_of
 from autograder.tables.extensions import Extensions, note_extension
-from autograder.tables.teams import granted, teams
+from autograder.tables.teams import team_extensions, teams
 
 
 class AssignLatePenalties(preprocessors.AssignLatePenalties):
@@ -26,7 +26,7 @@ class AssignLatePenalties(preprocessors.AssignLatePenalties):
 
     def preprocess(self, nb: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
         names = resources["nbgrader"]
-        extensions = granted(Path(coursedir_of(self).root))
+        extensions = team_extensions(Path(coursedir_of(self).root))
         with Gradebook(names["db_url"]) as gradebook:
             keep_extension(gradebook.find_submission(names["assignment"], names["student"]), extensions)
             gradebook.db.commit()
@@ -51,7 +51,7 @@ def due_date(assignment: Any, extension: timedelta | None) -> datetime | None:
 
 
 def extend(coursedir: CourseDirectory, student: str, assignment: str, days: float) -> str:
-    """A sentence on when the student's work is due, after granting so many days from the class's due date on.
+    """Give a student so many days after the class's due date; return a sentence on when the work is due.
 
     Raises:
         ValueError: the gradebook knows no such student or assignment, the days are out of bounds, or the roster or the
@@ -61,7 +61,7 @@ def extend(coursedir: CourseDirectory, student: str, assignment: str, days: floa
         known: Any = _known(gradebook, student, assignment)
         team = teams(Path(coursedir.root), assignment).get(student, (student,))
         note_extension(Path(coursedir.root), assignment, student, days)  # once nothing else can be wrong
-        extensions = granted(Path(coursedir.root))
+        extensions = team_extensions(Path(coursedir.root))
         for member in team:
             with contextlib.suppress(MissingEntry):  # nothing is graded yet
                 keep_extension(gradebook.find_submission(assignment, member), extensions)

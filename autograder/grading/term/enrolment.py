@@ -1,4 +1,4 @@
-"""A class list entered into the gradebook and the course's own roster; nobody and no score is ever removed."""
+"""Enter a class list into the gradebook and the course's roster; nobody, and no score, is ever removed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Enrolment:
 
 
 def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
-    """What changed, after entering the students of a file into the gradebook and into the course's roster.
+    """Enter the students of a file into the gradebook and the course's roster; return what changed.
 
     Raises:
         ValueError: the file, or an earlier roster of the course, cannot be read as a roster, or an id is one of the

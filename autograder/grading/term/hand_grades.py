@@ -1,4 +1,4 @@
-"""Points given by hand, which another grading keeps for as long as the student's answer is the one that was read.
+"""Points given by hand, which later gradings keep for as long as the student's answer stays as it was read.
 
 nbgrader marks every such answer as "needs manual grading" again whenever a submission is graded. Here the gradebook
 also holds a hash of each answer as it was graded last, in a table of its own, so that both are restored together.

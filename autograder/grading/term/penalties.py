@@ -20,14 +20,14 @@ from autograder.course import settings_of
 from autograder.grading.term.due_dates import due_date, extension_of, keep_extension, known_assignment
 from autograder.submissions.lateness import submitted_at
 from autograder.tables.collected import COLLECTED, read_collected
-from autograder.tables.teams import granted
+from autograder.tables.teams import team_extensions
 
 _SAME = 1e-9  # points
 
 
 @dataclass(frozen=True)
 class Penalty:
-    """What one submission loses for being late: the points in the gradebook, and those that are due now."""
+    """The late penalty of one submission: as the gradebook has it, and as it should be now."""
 
     assignment: str
     student: str
@@ -38,17 +38,17 @@ class Penalty:
 
     @property
     def is_outdated(self) -> bool:
-        """True where the gradebook has another penalty than the one that is due."""
+        """True where the penalty in the gradebook is not the one that applies now."""
         return abs(self.before - self.now) > _SAME
 
 
 def renew(coursedir: CourseDirectory, assignment: str, student: str | None = None) -> list[Penalty]:
-    """The penalties of everybody who is late, or was until now, after writing them to the gradebook; or one student's.
+    """Write the penalties of everybody, or of one student, to the gradebook; return those of work that is or was late.
 
     Raises:
         ValueError: the gradebook has no such assignment, or a record of times or extensions cannot be read.
     """
-    extensions = granted(Path(coursedir.root))
+    extensions = team_extensions(Path(coursedir.root))
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         found = []
         for submission, penalty, of_notebooks in _computed(coursedir, gradebook, assignment):
@@ -65,7 +65,7 @@ def renew(coursedir: CourseDirectory, assignment: str, student: str | None = Non
 
 
 def unmatched(coursedir: CourseDirectory, assignment: str) -> list[str]:
-    """Whom the collectors' record names for this assignment, and the gradebook does not: perhaps a mistyped name.
+    """The students in the collectors' record for this assignment who are not in the gradebook: perhaps mistyped names.
 
     Raises:
         ValueError: the gradebook has no such assignment, or a record of times or extensions cannot be read.
@@ -77,7 +77,7 @@ def unmatched(coursedir: CourseDirectory, assignment: str) -> list[str]:
 
 
 def outdated(coursedir: CourseDirectory, gradebook: Gradebook, assignments: Sequence[str] = ()) -> list[Penalty]:
-    """The penalties of these assignments, or of all, that the gradebook has otherwise than they are due. Changes none.
+    """The penalties of these assignments, or of all, whose stored value is out of date. Read-only.
 
     Raises:
         ValueError: the gradebook has no such assignment, or a record of times or extensions cannot be read.
@@ -102,7 +102,7 @@ def _computed(
     submissions: Any = gradebook.assignment_submissions(assignment)
     step: Any = AssignLatePenalties(config=settings_of(coursedir))
     step.init_plugin()
-    extensions = granted(Path(coursedir.root))
+    extensions = team_extensions(Path(coursedir.root))
     for submission in submissions:
         due = due_date(submission.assignment, extension_of(submission, extensions))
         late = _lateness(_time_of(coursedir, submission), due)

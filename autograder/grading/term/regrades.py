@@ -13,7 +13,7 @@ from autograder.grading.term import penalties
 from autograder.grading.term.due_dates import known_assignment
 from autograder.submissions.class_folders import class_folders
 from autograder.submissions.regrade_requests import Request, requests
-from autograder.submissions.team_work import counting
+from autograder.submissions.team_work import submitter_of
 from autograder.tables.regrades import note_answer
 
 
@@ -25,7 +25,7 @@ def of_class(coursedir: CourseDirectory, assignment: str) -> list[Request]:
     """
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         known_assignment(gradebook, assignment)
-    students = {*class_folders(coursedir, assignment).students, *counting(coursedir, assignment)}
+    students = {*class_folders(coursedir, assignment).students, *submitter_of(coursedir, assignment)}
     return [one for student in sorted(students) for one in requests(coursedir, assignment, student)]
 
 
@@ -39,7 +39,7 @@ def points_of(coursedir: CourseDirectory, assignment: str, student: str) -> dict
 def answer(
     coursedir: CourseDirectory, assignment: str, student: str, cell: str, words: str, points: float | None = None
 ) -> str:
-    """A sentence on what was noted, after answering a request and, where points are given, entering them.
+    """Answer a request, and enter the points where some are given; return a sentence on what was noted.
 
     Raises:
         ValueError: there is no such request or graded cell, or the points are out of bounds; nothing is noted.
@@ -57,7 +57,7 @@ def answer(
     said = "no points changed"
     if points is not None:
         before = _enter(coursedir, assignment, student, cell, points)
-        penalties.renew(coursedir, assignment, counting(coursedir, assignment).get(student, student))
+        penalties.renew(coursedir, assignment, submitter_of(coursedir, assignment).get(student, student))
         said = f"{before:g} points before, {points:g} now, given by hand"
     for one in asked:
         note_answer(Path(coursedir.root), assignment, student, cell, one.id, " ".join(words.split()))
@@ -65,7 +65,7 @@ def answer(
 
 
 def _enter(coursedir: CourseDirectory, assignment: str, student: str, cell: str, points: float) -> float:
-    """The points of a cell before, after replacing them."""
+    """Replace the points of a cell, and return the earlier ones."""
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         grades = _grades(gradebook, coursedir, assignment, student)
         if cell not in grades:
@@ -82,7 +82,7 @@ def _enter(coursedir: CourseDirectory, assignment: str, student: str, cell: str,
 
 def _grades(gradebook: Gradebook, coursedir: CourseDirectory, assignment: str, student: str) -> dict[str, Any]:
     """The gradebook's records of the graded cells of a student's or a team's work, by name; none without such work."""
-    author = counting(coursedir, assignment).get(student, student)
+    author = submitter_of(coursedir, assignment).get(student, student)
     try:
         notebook: Any = gradebook.find_submission_notebook(notebook_of(assignment), assignment, author)
     except MissingEntry:

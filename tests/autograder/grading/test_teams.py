@@ -17,8 +17,8 @@ from autograder.authoring.notebooks import build
 from autograder.course import open_course
 from autograder.grading.reports import status
 from autograder.submissions.class_folders import class_folders
-from autograder.submissions.team_work import counting, handed_in_by
-from autograder.tables.teams import granted, teams
+from autograder.submissions.team_work import handed_in_by, submitter_of
+from autograder.tables.teams import team_extensions, teams
 
 PROJECT = "project9"
 WHY = '\n# %% why [markdown] points=2 tags=["solution"]\n# Because every rank adds its part.\n'
@@ -160,7 +160,7 @@ def test_a_member_asks_for_a_regrade_of_the_teams_work(course):
     folder.mkdir(parents=True)
     (folder / "regrade.md").write_text("# why\nWe meant sums.\n")
     try:
-        assert counting(open_course(course), PROJECT)["ben"] == "ada", "a request alone is no hand-in"
+        assert submitter_of(open_course(course), PROJECT)["ben"] == "ada", "a request alone is no hand-in"
         assert "ben, why (1 of 2), open" in do(course, "autograder", "regrade", PROJECT)
         said = do(course, "autograder", "regrade", PROJECT, "ben", "why", "--answer", "Yes.", "--points", "2")
         assert "1 points before, 2 now" in said
@@ -179,7 +179,7 @@ def test_a_member_asks_for_a_regrade_of_the_teams_work(course):
 
 def test_who_counts_and_who_is_graded(course):
     coursedir = open_course(course)
-    assert counting(coursedir, PROJECT) == {"ben": "ada", "cy": "dan"}
+    assert submitter_of(coursedir, PROJECT) == {"ben": "ada", "cy": "dan"}
     assert class_folders(coursedir, PROJECT).students == ["ada", "dan", "eve"]
     assert sorted(map(sorted, handed_in_by(coursedir, PROJECT).values())) == [[], ["ada"], ["cy", "dan"]]
     code, text, _ = stand_in_judge.run(course, "autograder", "grade", PROJECT, "ben")
@@ -192,7 +192,7 @@ def test_teams_are_for_projects_and_have_the_longest_extension(tmp_path):
     assert teams(tmp_path, "lab01") == {}
     rows = "project9,cy,1\nproject9,dan,3\nproject9,dan,2\nlab01,ada,1\nproject9,eve,5\n"
     (tmp_path / "extensions.csv").write_text(f"assignment,student,days\n{rows}")
-    assert granted(tmp_path) == {
+    assert team_extensions(tmp_path) == {
         ("project9", "cy"): timedelta(days=2),
         ("project9", "dan"): timedelta(days=2),
         ("lab01", "ada"): timedelta(days=1),
