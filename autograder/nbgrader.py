@@ -26,15 +26,15 @@ _PLACES = {
     "SubmissionExporter": "autograder.grading.preprocessor:SubmissionExporter",
     "prepare": "autograder.grading.preprocessor:prepare",
     # collecting
-    "Collect": "autograder.submissions.collectors:Collect",
-    "CollectFromNgshare": "autograder.submissions.ngshare:CollectFromNgshare",
-    "Extractor": "autograder.submissions.archives:Extractor",
-    "Fetch": "autograder.submissions.exchange:Fetch",
-    "FileNames": "autograder.submissions.lms_archives:FileNames",
+    "Collect": "autograder.submissions.collecting.collectors:Collect",
+    "CollectFromNgshare": "autograder.submissions.collecting.ngshare:CollectFromNgshare",
+    "Extractor": "autograder.submissions.collecting.archives:Extractor",
+    "Fetch": "autograder.submissions.collecting.exchange:Fetch",
+    "FileNames": "autograder.submissions.collecting.lms_archives:FileNames",
     "Policy": "autograder.submissions.lateness:Policy",
-    "Release": "autograder.submissions.exchange:Release",
-    "ReleaseFeedback": "autograder.submissions.exchange:ReleaseFeedback",
-    "Submit": "autograder.submissions.exchange:Submit",
+    "Release": "autograder.submissions.collecting.exchange:Release",
+    "ReleaseFeedback": "autograder.submissions.collecting.exchange:ReleaseFeedback",
+    "Submit": "autograder.submissions.collecting.exchange:Submit",
     # exporting
     "ExportGrades": "autograder.grading.reports.exports:Grades",
     # students' text and feedback
@@ -67,7 +67,8 @@ def install() -> None:
     from autograder.course import QUIZ_KEY
     from autograder.feedback import sanitize
     from autograder.grading import autograde_folders, markers
-    from autograder.submissions import lateness, lms_archives, regrade_requests
+    from autograder.submissions import lateness, regrade_requests
+    from autograder.submissions.collecting import lms_archives
 
     lateness.install()
     lms_archives.install()

@@ -96,7 +96,7 @@ class Grade(NbGraderPreprocessor):
     ).tag(config=True)
 
     def limits(self, source: Path) -> Limits:
-        """What a submission may use to the lab with this folder of the solution.
+        """The limits for a submission to the lab whose solution is in this folder.
 
         Raises:
             ValueError: the lab's settings cannot be read, or there or in `limits_of` is an impossible limit.

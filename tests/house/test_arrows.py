@@ -22,7 +22,7 @@ HOUSES = {
     "autograder": (20, 8),
     "autograder.grading": (17, 6),
     "autograder.judging": (5, 3),
-    "autograder.submissions": (17, 6),
+    "autograder.submissions": (12, 6),
     "worldsize.emulate": (3, 2),
     "worldsize.launch": (9, 6),
 }

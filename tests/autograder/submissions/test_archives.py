@@ -12,7 +12,7 @@ import pytest
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Configurable
 
-from autograder.submissions.archives import Extractor
+from autograder.submissions.collecting.archives import Extractor
 
 KILOBYTES = 200  # of an archive in an archive
 

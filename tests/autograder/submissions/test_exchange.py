@@ -15,7 +15,7 @@ from tiny_lab import need_root
 from tiny_project import NAME, PROGRAM, make_course
 from traitlets.config import Config
 
-from autograder.submissions import collectors, exchange
+from autograder.submissions.collecting import collectors, exchange
 from autograder.tables.collected import read_collected
 
 SECRET = "the hidden checks"

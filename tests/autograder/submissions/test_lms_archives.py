@@ -9,7 +9,7 @@ import pytest
 from commands import run
 from tiny_project import NAME, PROGRAM, make_course
 
-from autograder.submissions.lms_names import HandIn, UnknownStudent, read_name
+from autograder.submissions.collecting.lms_names import HandIn, UnknownStudent, read_name
 from autograder.tables.collected import read_collected
 from autograder.tables.roster import Student
 

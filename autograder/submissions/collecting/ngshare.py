@@ -13,8 +13,8 @@ from typing import Any
 
 from ngshare_exchange import ExchangeCollect  # pyright: ignore[reportMissingImports]
 
-from autograder.submissions.collectors import StudentByStudent
-from autograder.submissions.exchange import ignored
+from autograder.submissions.collecting.collectors import StudentByStudent
+from autograder.submissions.collecting.exchange import ignored
 
 
 class CollectFromNgshare(StudentByStudent, ExchangeCollect):

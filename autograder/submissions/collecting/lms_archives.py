@@ -15,7 +15,7 @@ from nbgrader.utils import parse_utc
 from traitlets import Dict, Set, Unicode
 
 from autograder.course import beside
-from autograder.submissions.lms_names import SYSTEMS, UnknownStudent, assignment_in, own_name, read_name
+from autograder.submissions.collecting.lms_names import SYSTEMS, UnknownStudent, assignment_in, own_name, read_name
 from autograder.tables.collected import COLLECTED, note_collected
 from autograder.tables.roster import class_roster
 

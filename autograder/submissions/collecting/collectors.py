@@ -21,7 +21,7 @@ from traitlets import Dict
 from autograder.course import beside, handed_in, notebook_of
 from autograder.files import file_sha256
 from autograder.submissions import Malformed
-from autograder.submissions.exchange import copy_plain
+from autograder.submissions.collecting.exchange import copy_plain
 from autograder.submissions.regrade_requests import REQUEST
 from autograder.submissions.submitted_files import grade_id, read_notebook
 from autograder.tables.collected import note_collected, read_collected
