@@ -5,32 +5,16 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import os
-import stat
-import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from worldsize.files import replace_file
 
 MAX_BYTES = 20 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
 # what a spreadsheet takes for a formula, or for the start of one after it has skipped white space
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-
-
-def put(path: Path, content: bytes) -> None:
-    """Put a file in its place whole, so that a run that is cut off leaves either the old one or the new one."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
-            file.write(content)
-            file.flush()
-            if path.is_file():  # a group that shares it goes on reading it
-                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:  # a full disk must not collect partial files
-            os.unlink(file.name)
-            raise
 
 
 def file_sha256(path: Path) -> str | None:
@@ -51,9 +35,9 @@ def file_sha256(path: Path) -> str | None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Put a file in its place whole, so that a run that is cut off leaves either the old one or the new one."""
+    """Write a text with `replace_file`, in a folder that is created where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    put(path, text.encode())
+    replace_file(path, text.encode())
 
 
 def packed(files: Mapping[str, str | bytes]) -> bytes:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import re
 import string
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from worldsize.explore import frontend
+from worldsize.files import locked, replace_file
 from worldsize.units import significant
 
 FILE_NAME = "ledger.json"
@@ -102,21 +102,20 @@ class Predictions:
         """
         if name not in self._asked:
             self._asked.append(name)
-        weeks, entry = self._read(name)
         if value is not None:
             value = _number(name, value)
-        elif entry.prediction is None and entry.result is None:
-            value = _answer(name, unit, choices)
-        if value is not None and entry.result is not None and value != entry.prediction:
-            stands = _amount(entry.prediction, entry.unit) or "no prediction"
-            raise ValueError(
-                f"The result of {name!r} is already known ({_amount(entry.result, entry.unit)}), so your prediction "
-                f"stays as it was: {stands}. To start over, delete {os.fspath(self.path)}."
-            )
-        if value is not None:
-            entry.prediction = value
-        entry.unit, entry.section = unit or entry.unit, section
-        _write(self.path, weeks)
+        elif self._is_open(name):
+            value = _answer(name, unit, choices)  # before the lock: a person may take hours
+        with self._changing(name) as entry:
+            if value is not None and entry.result is not None and value != entry.prediction:
+                stands = _amount(entry.prediction, entry.unit) or "no prediction"
+                raise ValueError(
+                    f"The result of {name!r} is already known ({_amount(entry.result, entry.unit)}), so your "
+                    f"prediction stays as it was: {stands}. To start over, delete {os.fspath(self.path)}."
+                )
+            if value is not None:
+                entry.prediction = value
+            entry.unit, entry.section = unit or entry.unit, section
         said = f"you predict {_brief(entry.prediction, unit)}." if entry.prediction is not None else "no prediction"
         print(f"{name}: {said}")
 
@@ -127,9 +126,8 @@ class Predictions:
             ValueError: the value is not a number.
         """
         value = _number(name, value)
-        weeks, entry = self._read(name)
-        entry.result, entry.unit = value, unit or entry.unit
-        _write(self.path, weeks)
+        with self._changing(name) as entry:
+            entry.result, entry.unit = value, unit or entry.unit
         derived = "" if entry.section is None else f" Section {entry.section} derives it."
         print(f"{name}: {_comparison(entry)}.{derived}")
 
@@ -139,10 +137,18 @@ class Predictions:
         names = dict.fromkeys([*self._asked, *entries])
         return Table({name: entries[name] for name in names if name in entries})
 
-    def _read(self, name: str) -> tuple[dict[str, dict[str, Entry]], Entry]:
-        """All that is in the file, and in it this week's entry, a new one if there is none."""
-        weeks = _read(self.path)
-        return weeks, weeks.setdefault(self.week, {}).setdefault(name, Entry())
+    def _is_open(self, name: str) -> bool:
+        """Whether this week's `name` has neither a prediction nor a result."""
+        entry = _read(self.path).get(self.week, {}).get(name, Entry())
+        return entry.prediction is None and entry.result is None
+
+    @contextmanager
+    def _changing(self, name: str) -> Iterator[Entry]:
+        """This week's entry, to be changed in the block; the ledger stays locked until it is written back."""
+        with locked(Path(self.path)):
+            weeks = _read(self.path)
+            yield weeks.setdefault(self.week, {}).setdefault(name, Entry())
+            _write(self.path, weeks)
 
 
 def _answer(name: str, unit: str, choices: Sequence[float] | None) -> float | None:
@@ -266,14 +272,4 @@ def _free_name(file: Path) -> Path:
 
 def _write(path: str | os.PathLike[str], weeks: dict[str, dict[str, Entry]]) -> None:
     plain = {week: {name: asdict(entry) for name, entry in entries.items()} for week, entries in weeks.items()}
-    text = json.dumps(plain, indent=2, ensure_ascii=False)
-    folder = Path(path).resolve().parent
-    handle, draft = tempfile.mkstemp(dir=folder, prefix=".ledger-", suffix=".json")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.replace(draft, path)  # all or nothing, even if the kernel is killed here
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
-        raise
+    replace_file(Path(path), f"{json.dumps(plain, indent=2, ensure_ascii=False)}\n".encode())

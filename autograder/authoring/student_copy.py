@@ -15,8 +15,9 @@ from pathlib import Path
 
 from autograder.authoring.notebooks import build_fresh, find_sources
 from autograder.authoring.numbers_page import PAGE, numbers_page
-from autograder.files import packed, put
+from autograder.files import packed
 from worldsize import quiz
+from worldsize.files import replace_file
 from worldsize.quiz.bank import FOLDER
 
 TOP = "worldsize-course"  # the folder that the zip unpacks to
@@ -34,7 +35,7 @@ def write_student_copy(root: Path, to: Path, names: Sequence[str] = ()) -> list[
     """
     files = dict(sorted(student_files(root, names).items()))
     to.parent.mkdir(parents=True, exist_ok=True)
-    put(to, packed({f"{TOP}/{path}": content for path, content in files.items()}))
+    replace_file(to, packed({f"{TOP}/{path}": content for path, content in files.items()}))
     return list(files)
 
 

@@ -31,8 +31,9 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, Valid
 import autograder
 import worldsize
 from autograder.course import graded_files, programs_of
-from autograder.files import MAX_BYTES, file_sha256, put
+from autograder.files import MAX_BYTES, file_sha256
 from autograder.judging.report import CheckResult, Outcome, Report
+from worldsize.files import replace_file
 
 LOG = "gradebook-audit.jsonl"
 KEPT = "gradebook-audit"
@@ -270,7 +271,7 @@ def keep(root: Path, path: Path) -> str | None:
     kept = root / KEPT / str(sha256)
     if sha256 and path.stat().st_size <= MAX_BYTES and file_sha256(kept) != sha256:
         kept.parent.mkdir(mode=0o700, exist_ok=True)
-        put(kept, path.read_bytes())
+        replace_file(kept, path.read_bytes())
     return sha256
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
-import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.files import write_whole
+from worldsize.files import locked
 
 
 @dataclass(frozen=True)
@@ -85,19 +83,8 @@ def add_row(file: Path, row: Mapping[str, str]) -> None:
     Raises:
         ValueError: the table's text cannot be read.
     """
-    with _alone_in(file.parent):
+    with locked(file):
         _add_row(file, row)
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes from adding rows to tables of this folder within the block: one row would be lost."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)
 
 
 def _add_row(file: Path, row: Mapping[str, str]) -> None:

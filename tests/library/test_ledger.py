@@ -1,8 +1,10 @@
 """A prediction is committed before its result, and survives whatever happens to the file."""
 
 import json
+import os
 
 import pytest
+from filelock import FileLock, Timeout
 from IPython.core.error import StdinNotImplementedError
 
 from worldsize import ledger
@@ -133,6 +135,53 @@ def test_nobody_is_asked_twice_nor_when_the_result_is_known(predictions, answers
     assert len(answers.asked) == 1
 
 
+def test_what_another_notebook_records_meanwhile_is_kept(predictions, answers, monkeypatch):
+    other = Predictions("week02")
+    other.ask("before", 1)
+
+    def answer(prompt):
+        other.ask("all-reduce", 3.5, "ms")
+        other.reveal("all-reduce", 4.1, "ms")
+        return "7"
+
+    monkeypatch.setattr("builtins.input", answer)
+    predictions.ask("speed-up", None)
+    assert other.table().rows()[1] == ["all-reduce", "3.50 ms", "4.10 ms", "1.17 ×"]
+    assert predictions.table().entries["speed-up"].prediction == 7
+
+
+def test_a_result_that_became_known_meanwhile_keeps_the_prediction(predictions, answers, monkeypatch):
+    def answer(prompt):
+        Predictions("week06").reveal("speed-up", 5)
+        return "5"
+
+    monkeypatch.setattr("builtins.input", answer)
+    with pytest.raises(ValueError, match=r"already known \(5\.00\).* no prediction"):
+        predictions.ask("speed-up", None)
+    assert predictions.table().entries["speed-up"].prediction is None
+
+
+@pytest.mark.parametrize("record", ["ask", "reveal"])
+def test_ledger_is_locked_from_reading_to_writing(predictions, monkeypatch, record):
+    could_lock = []
+
+    def spy(name, before):
+        def watch(*args):
+            try:
+                FileLock(".ledger.json.lock").acquire(blocking=False).lock.release()
+                could_lock.append(name)
+            except Timeout:
+                could_lock.append(None)
+            return before(*args)
+
+        monkeypatch.setattr(ledger, name, watch)
+
+    spy("_read", ledger._read)
+    spy("_write", ledger._write)
+    getattr(predictions, record)("time", 3, "s")
+    assert could_lock == [None, None]
+
+
 def test_a_number_in_the_parameters_is_not_asked_for(predictions, answers):
     predictions.ask("time", 3, "s")
     assert answers.asked == ()
@@ -203,10 +252,10 @@ def test_second_unreadable_file_does_not_replace_the_copy_of_the_first(in_empty_
 
 def test_file_is_replaced_whole(in_empty_folder, predictions, monkeypatch):
     predictions.ask("time", 3, "s")
-    monkeypatch.setattr(ledger.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         predictions.reveal("time", 8)
-    assert [path.name for path in in_empty_folder.iterdir()] == ["ledger.json"]
+    assert {path.name for path in in_empty_folder.iterdir()} == {"ledger.json", ".ledger.json.lock"}
     assert predictions.table().entries["time"].result is None
 
 
