@@ -8,15 +8,16 @@ import os
 import platform
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 
 import torch
 from pydantic import ValidationError
 
 from worldsize.bench.clusters import CLASSROOM
-from worldsize.bench.machine import busy_cores, describe, num_cores
+from worldsize.bench.machine import busy_cores, describe, num_cores, processor
 from worldsize.bench.program import NO_WEIGHTS, Incomplete, Program, StepLine, TrainingSpec, Trial, attempt
 from worldsize.bench.reference_run import train_alone
 from worldsize.bench.result_file import Kind, Result, Scaling, Timing, points
@@ -57,8 +58,8 @@ def measure(
     World sizes take turns, forwards and backwards, so that a machine that warms up or slows down affects all of them.
     Up to as many ranks as there are GPUs, or cores without GPUs, are real; larger numbers are emulated on `cluster` and
     labelled so. `on_timing` is called with every timing, the number done and the number planned. With `journal`, a
-    file, each timing is saved as it ends, and an interrupted measurement of the same program on the same machine
-    resumes where it stopped.
+    file, each timing is saved as it ends, and an interrupted measurement resumes where it stopped: one of the same
+    program, task and cluster, on the same machine and by the same versions.
 
     Raises:
         ValueError: no step is left to time after the warm-up.
@@ -68,8 +69,8 @@ def measure(
         raise ValueError(f"{num_warmup_steps} steps to warm up leave none of {task.num_steps} to be timed")
     num_real = max_real_ranks or _num_real()
     plan = list(planned(world_sizes, num_real, num_repeats))
-    basis = (program_sha256, task, num_warmup_steps, num_threads, cluster.name, platform.node(), torch.__version__)
-    kept = _Journal(journal, repr(basis))
+    measured = (program_sha256, task, num_warmup_steps, num_threads, asdict(cluster))
+    kept = _Journal(journal, repr((*measured, *_surroundings())))
     timings = []
     for number, one in enumerate(plan, start=1):
         timing = kept.find(one)
@@ -175,6 +176,12 @@ def _num_real() -> int:
     from worldsize.launch.launcher import forkserver
 
     return forkserver.shared().num_gpus or num_cores()
+
+
+def _surroundings() -> tuple[str | None, ...]:
+    """The machine, the GPUs that this process may use, and the versions of what is measured with."""
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return platform.node(), processor(), gpus, torch.__version__, metadata.version("worldsize")
 
 
 class _Journal:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ from repository import ROOT
 from autograder.authoring import programs
 from worldsize import bench
 from worldsize.bench import RestartPolicy, Result, ScriptHere, Task, TrainingSpec, batches
+from worldsize.bench.clusters import CLASSROOM
 from worldsize.bench.harness import planned
 from worldsize.bench.program import read_lines, truncate_newest
 from worldsize.bench.result_file import Timing, points
+from worldsize.hardware import Timed, Timings
 
+TIMINGS = Timings((Timed("add", 0, 1e6, 1e-3),), {})
 TASK = Task(num_steps=6, batch_size=16, width=4)
 OPTIONS = {"world_sizes": (1, 2), "num_repeats": 1, "num_warmup_steps": 2, "max_real_ranks": 2}
 
@@ -129,6 +133,34 @@ def test_a_measurement_that_was_cut_off_goes_on_where_it_stopped(program, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         bench.measure(program, "another program", TASK, journal=journal, **OPTIONS)
     assert len(measured) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        lambda monkeypatch: {"cluster": replace(CLASSROOM, inter=replace(CLASSROOM.inter, latency_s=1.0))},
+        lambda monkeypatch: {"cluster": replace(CLASSROOM, gpu=replace(CLASSROOM.gpu, timings=TIMINGS))},
+        lambda monkeypatch: monkeypatch.setattr("torch.__version__", "9.9.9"),
+        lambda monkeypatch: monkeypatch.setattr("worldsize.bench.harness.metadata.version", lambda name: "9.9.9"),
+        lambda monkeypatch: monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7"),
+    ],
+)
+def test_a_kept_timing_is_of_the_same_cluster_gpus_and_versions(program, tmp_path, monkeypatch, changes) -> None:
+    journal, measured = tmp_path / "journal.jsonl", []
+
+    def counted(program, task, planned, *rest):
+        measured.append(planned)
+        return timing(
+            scaling=planned.scaling, world_size=planned.world_size, is_synchronised=planned.is_synchronised,
+            kind=planned.kind,
+        )  # fmt: skip
+
+    monkeypatch.setattr("worldsize.bench.harness.time_one", counted)
+    bench.measure(program, "abc", TASK, journal=journal, **OPTIONS)
+    bench.measure(program, "abc", TASK, journal=journal, **OPTIONS)
+    assert len(measured) == 4
+    bench.measure(program, "abc", TASK, journal=journal, **OPTIONS | (changes(monkeypatch) or {}))
+    assert len(measured) == 8
 
 
 def test_a_program_that_fails_is_reported_and_the_others_are_timed(tmp_path) -> None:
