@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import string
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,10 +15,9 @@ from typing import Any
 
 from worldsize.explore import frontend
 from worldsize.files import locked, replace_file
-from worldsize.units import significant
+from worldsize.units import parse_number, significant
 
 FILE_NAME = "ledger.json"
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
 @dataclass
@@ -169,21 +167,13 @@ def _answer(name: str, unit: str, choices: Sequence[float] | None) -> float | No
             text = input(prompt).strip()
         except StdinNotImplementedError:  # the front end changed its mind
             return None
-        value = offered.get(text.rstrip(")").lower(), _typed(text, unit))
-        if value is not None:
+        if (value := offered.get(text.rstrip(")").lower())) is not None:
             return float(value)
-        letters = f"one of the letters {', '.join(offered)}, or " if offered else ""
-        print(f"{text!r} is not an answer: type {letters}{amount}, such as 12.5. A rough guess will do.")
-
-
-def _typed(text: str, unit: str) -> float | None:
-    """The number that was typed, with or without its unit; None if it is none."""
-    text = text[: -len(unit)].strip() if unit and text.lower().endswith(unit.lower()) else text
-    try:
-        value = float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+        try:
+            return parse_number(text, unit)
+        except ValueError as error:
+            letters = f"one of the letters {', '.join(offered)}, or " if offered else ""
+            print(f"{text!r} is {error}; type {letters}{amount}, such as 12.5. A rough guess will do.")
 
 
 def _comparison(entry: Entry) -> str:

@@ -1,4 +1,4 @@
-"""Sizes, times and counts: constants, and the same numbers as short text."""
+"""Sizes, times and counts: constants, the same numbers as short text, and numbers that people type."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ _TIMES = [
     (DAY, "days"),
     (YEAR, "years"),
 ]
+_SPACES = re.compile(r"[\N{NO-BREAK SPACE}\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}]")
+_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}([, ]\d{3})+(\.\d+)?")  # 1,024 or 1 024
+_DATA_UNIT = re.compile(r"(?P<prefix>([kmgtpe]i?)?)(?P<letter>b)(?P<rate>(/s)?)", re.IGNORECASE)
+_POWER_UNIT = re.compile(r"(?P<prefix>m)(?P<rest>wh?)", re.IGNORECASE)
 _MOST_RANKS = 8  # that are named in a sentence
 _COUNTS = [(1, ""), (10**3, "K"), (10**6, "M"), (10**9, "B"), (10**12, "T")]
 
@@ -107,6 +111,51 @@ def format_as(name: str, value: float, decimal: bool = False) -> str:
     if abs(value) >= 10**6:
         return _brief(format_count(value))
     return _brief(significant(value)) if abs(value) >= 1e-3 or value == 0 else f"{value:.3g}"
+
+
+def parse_number(text: str, unit: str = "") -> float:
+    """The number that a person typed, with or without its unit.
+
+    - `1,024` is a thousand and twenty-four, and `0,5` a half: a comma before exactly three digits separates thousands.
+    - The unit's case is forgiven except where it changes the meaning: b is a bit and B a byte; mW is not MW.
+    - `us` is µs, and a number without a unit may be followed by `%`.
+
+    Raises:
+        ValueError: it is not a finite number in this unit. The text completes a sentence that begins "... is".
+    """
+    typed = _SPACES.sub(" ", text).replace("\N{MINUS SIGN}", "-").strip()
+    digits = typed
+    for suffix in (unit, "" if unit else "%"):
+        if suffix and _is_same_unit(typed[-len(suffix) :], suffix):
+            digits = typed[: -len(suffix)].rstrip()
+    if _GROUPS.fullmatch(digits):
+        digits = re.sub("[, ]", "", digits)
+    elif "." not in digits:
+        digits = digits.replace(",", ".", 1)
+    try:
+        value = float(digits)
+    except ValueError:
+        value = math.nan
+    if math.isfinite(value) and "_" not in digits:
+        return value
+    is_other_case = unit and typed[-len(unit) :].casefold() == unit.casefold() and digits == typed
+    reason = ": b is a bit, B a byte" if is_other_case and _DATA_UNIT.fullmatch(unit) else ""
+    raise ValueError(f"not a number{f' in {unit}' if unit else ''}{reason}")
+
+
+def _is_same_unit(typed: str, unit: str) -> bool:
+    return _plain_unit(typed) == _plain_unit(unit)
+
+
+def _plain_unit(unit: str) -> str:
+    """A unit as it is compared: without case, except where it tells bits from bytes and milli from mega."""
+    # hardly any keyboard has either sign for micro
+    unit = unit.replace("\N{MICRO SIGN}", "u").replace("\N{GREEK SMALL LETTER MU}", "u")
+    if match := _DATA_UNIT.fullmatch(unit):
+        return match["prefix"].lower() + match["letter"] + match["rate"].lower()
+    if match := _POWER_UNIT.fullmatch(unit):
+        return match["prefix"] + match["rest"].lower()
+    return unit.lower()
 
 
 def _brief(text: str) -> str:

@@ -61,11 +61,13 @@ def font_warning(quiz: Quiz) -> str | None:
     )
 
 
-def points_by_hand(file: Path | None, earlier: Path, forms: Sequence[Form]) -> dict[tuple[str, int], HandPoints]:
+def points_by_hand(
+    file: Path | None, earlier: Path, forms: Sequence[Form], encoding: str | None
+) -> dict[tuple[str, int], HandPoints]:
     """The points of essays in a file or, without one, among earlier marks; none without either."""
     if file is None and not earlier.is_file():
         return {}
-    return read_hand_points(file or earlier, forms)
+    return read_hand_points(file or earlier, forms, encoding)
 
 
 def refuse_to_lose_points(by_hand: ByHand, marked_forms: Sequence[MarkedForm]) -> None:

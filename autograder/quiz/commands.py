@@ -198,7 +198,7 @@ def mark(
         forms = read_key(key, read_bank(bank or find_folder()))
         read = read_responses(responses, forms, encoding)
         command_options.refuse_problems(read, unreadable_as_zero, ignore_unknown)
-        by_hand = command_options.points_by_hand(points, out / results.BY_HAND, forms)
+        by_hand = command_options.points_by_hand(points, out / results.BY_HAND, forms, encoding)
         marked_forms = mark_forms(forms, read, by_hand)
         command_options.refuse_to_lose_points(by_hand, marked_forms)
         items = results.write_marked(marked_forms, read, out, force=force)

@@ -7,7 +7,6 @@ that was read.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TypeAlias
 from autograder.quiz.forms import Form
 from autograder.tables.csv_table import read_table
 from worldsize.quiz import Variant
+from worldsize.units import parse_number
 
 HEAD = ("student", "number", "question", "answer", "points", "out_of", "comment", "mark")
 _NEEDED = ("student", "number", "points", "mark")
@@ -44,10 +44,17 @@ def read_hand_points(
 ) -> dict[tuple[str, int], HandPoints]:
     """The points in a table, by student and number; rows without points are passed over.
 
+    `encoding` is that of a table which is not in UTF-8 any more, as a spreadsheet may have saved it.
+
     Raises:
         ValueError: it is not such a table, or something in it cannot be read; names every line.
     """
-    table = read_table(file)
+    try:
+        table = read_table(file)  # as it was written, whatever the encoding of the responses
+    except ValueError:
+        if encoding is None:
+            raise
+        table = read_table(file, encoding)
     if missing := [name for name in _NEEDED if name not in table.head]:
         raise ValueError(
             f"{file} has no column {missing[0]!r}: fill in the table that `autograder quiz mark` wrote, "
@@ -82,18 +89,13 @@ def _row(row: Mapping[str, str], forms: Sequence[Form]) -> tuple[tuple[str, int]
         raise ValueError(
             f"{student}, question {number}: {question.id} is marked by the key and takes no points by hand"
         )
-    points = _points(row["points"], question.points)
-    if points is None:
+    try:
+        points = parse_number(row["points"])
+    except ValueError:
+        points = -1.0
+    if not 0 <= points <= question.points:
         raise ValueError(
             f"{student}, question {number}: {row['points'].strip()!r} is not a number of points from 0 to "
             f"{question.points:g}"
         )
     return (form.student.id, int(number)), HandPoints(points, row.get("comment", "").strip(), row["mark"].strip())
-
-
-def _points(text: str, most: float) -> float | None:
-    try:
-        points = float(text.strip().replace(",", "."))
-    except ValueError:
-        return None
-    return points if math.isfinite(points) and 0 <= points <= most and "_" not in text else None

@@ -12,6 +12,7 @@ from autograder.quiz.notebook_responses import read_notebooks
 from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.written_answers import parse_written
 from autograder.tables.csv_table import Table, read_table
+from worldsize.units import parse_number
 
 _STUDENT = ("student", "id")
 _QUESTION = ("question", "number")
@@ -120,7 +121,7 @@ def _note_minutes(responses: Responses, form: Form, text: str, where: str) -> No
     if not text.strip():
         return
     try:
-        minutes = float(text.replace(",", "."))
+        minutes = parse_number(text)
     except ValueError:
         minutes = -1.0
     if not 0 <= minutes < 1e6:

@@ -31,8 +31,10 @@ def parse_written(answer: Answer, written: str) -> Any:
         case Options():
             return _choice(text, answer)
         case Amount():
-            if number(text, answer.unit) is None:
-                raise ValueError(f"{text!r} is not a number" + (f" in {answer.unit}" if answer.unit else ""))
+            try:
+                number(text, answer.unit)
+            except ValueError as error:
+                raise ValueError(f"{text!r} is {error}") from None
             return text
         case Order():
             places = _letters(text, len(answer.shown))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from autograder.tables.csv_table import add_row, read_table
+from worldsize.units import parse_number
 
 EXTENSIONS = "extensions.csv"
 MAX_DAYS = 400.0
@@ -34,7 +35,7 @@ def read_extensions(root: Path) -> Extensions:
     found: Extensions = {}
     for line, row in table.rows:
         try:
-            found[row["assignment"].strip(), row["student"].strip()] = timedelta(days=_days(float(row["days"])))
+            found[row["assignment"].strip(), row["student"].strip()] = timedelta(days=_days(parse_number(row["days"])))
         except ValueError:
             raise ValueError(
                 f"{table.where(line)}: {row['days']!r} is not a number of days from 0 to {MAX_DAYS:g}."

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import Any
 
 from autograder.files import write_whole
 from autograder.tables.csv_table import Table, read_table
+from worldsize.units import parse_number
 
 ROSTER = "roster.csv"
 MAX_EXTRA_TIME_PERCENT = 300
@@ -52,9 +52,9 @@ class Student:
 def _extra_time_percent(text: str) -> float:
     """The number in `25` or `25%`. Raises: ValueError."""
     try:
-        percent = float(text.removesuffix("%").replace(",", ".") or 0)
+        percent = parse_number(text, "%") if text else 0.0
     except ValueError:
-        percent = math.nan
+        percent = -1.0
     if not 0 <= percent <= MAX_EXTRA_TIME_PERCENT:
         raise ValueError(
             f"the extra time {text!r} is not a percentage from 0 to {MAX_EXTRA_TIME_PERCENT}: "

@@ -100,14 +100,24 @@ def test_person_is_asked_until_there_is_a_number(predictions, answers, capsys):
     predictions.ask("memory", None, "GB")
     assert answers.asked == ("Your prediction, memory? A number, in GB: ",) * 4
     out = capsys.readouterr().out
-    assert out.count("is not an answer: type a number, in GB, such as 12.5") == 3
+    assert out.count("is not a number in GB; type a number, in GB, such as 12.5") == 3
     assert out.endswith("memory: you predict 3 GB.\n")
     assert predictions.table().entries["memory"].prediction == 3
 
 
 @pytest.mark.parametrize(
     ("typed", "value"),
-    [("b", 10), ("B)", 10), ("12.5", 12.5), ("1,000", 1000), ("1e3 GB", 1000), ("-2", -2), ("3gb", 3)],
+    [
+        ("b", 10),
+        ("B)", 10),
+        ("12.5", 12.5),
+        ("1,000", 1000),
+        ("1e3 GB", 1000),
+        ("-2", -2),
+        ("3gB", 3),
+        ("+1,000", 1000),
+        ("1,5", 1.5),
+    ],
 )
 def test_person_chooses_a_magnitude_or_types_a_number(predictions, answers, typed, value):
     answers += [typed]
@@ -116,12 +126,19 @@ def test_person_chooses_a_magnitude_or_types_a_number(predictions, answers, type
     assert predictions.table().entries["memory"].prediction == value
 
 
-@pytest.mark.parametrize("typed", ["d", "ab", "1,5", "3 MB", "inf"])
+@pytest.mark.parametrize("typed", ["d", "ab", "1,5,5", "3 MB", "inf"])
 def test_what_is_neither_is_asked_again(predictions, answers, typed, capsys):
     answers += [typed, "a"]
     predictions.ask("memory", None, "GB", choices=(1, 10, 100))
-    assert f"{typed!r} is not an answer: type one of the letters a, b, c, or a number" in capsys.readouterr().out
+    assert f"{typed!r} is not a number in GB; type one of the letters a, b, c, or a number" in capsys.readouterr().out
     assert predictions.table().entries["memory"].prediction == 1
+
+
+def test_bits_are_not_taken_for_bytes(predictions, answers, capsys):
+    answers += ["24 Gb", "3 GB"]
+    predictions.ask("memory", None, "GB")
+    assert "'24 Gb' is not a number in GB: b is a bit, B a byte; type a number" in capsys.readouterr().out
+    assert predictions.table().entries["memory"].prediction == 3
 
 
 def test_nobody_is_asked_twice_nor_when_the_result_is_known(predictions, answers, capsys):

@@ -108,3 +108,38 @@ def test_significant_digits():
 )
 def test_a_number_gets_the_unit_that_its_name_ends_in(name, value, text):
     assert units.format_as(name, value) == text
+
+
+@pytest.mark.parametrize(
+    ("typed", "unit", "value"),
+    [
+        ("1,024", "ms", 1024), ("1,5", "", 1.5), ("0,500", "", 0.5), ("12,34", "", 12.34), ("1.024", "", 1.024),
+        ("1,024.5", "", 1024.5), ("1 000 000", "", 1e6),
+        ("1\N{NARROW NO-BREAK SPACE}024", "", 1024), ("1.5e3", "", 1500),
+        ("\N{MINUS SIGN}3", "", -3), ("-1,000", "", -1000), ("+1,000", "", 1000), ("+5", "", 5), (".5", "", 0.5),
+        ("12 ms", "ms", 12), ("12ms", "ms", 12), ("12 MS", "ms", 12), (" 50 % ", "%", 50), ("50%", "", 50),
+        ("50 GB/s", "GB/s", 50), ("50 gB/s", "GB/s", 50), ("50 mB", "MB", 50), ("5 KB", "kB", 5), ("5 mIB", "MiB", 5),
+        ("400 gb/S", "Gb/s", 400), ("20 us", "µs", 20), ("20 \N{GREEK SMALL LETTER MU}s", "µs", 20),
+        ("3 mWh", "mWh", 3), ("3 MWH", "MWh", 3), ("3 gwh", "GWh", 3), ("8 RANKS", "ranks", 8),
+    ],
+)  # fmt: skip
+def test_typed_numbers_are_read_with_or_without_their_unit(typed, unit, value):
+    assert units.parse_number(typed, unit) == value
+
+
+@pytest.mark.parametrize(
+    ("typed", "unit", "reason"),
+    [
+        ("50 Gb/s", "GB/s", "not a number in GB/s: b is a bit, B a byte"),
+        ("50 gb", "GB", "not a number in GB: b is a bit, B a byte"), ("8 Mb", "MB", "not a number in MB: b is a bit"),
+        ("8 mib", "MiB", "not a number in MiB: b is a bit"), ("8 MB/s", "Mb/s", "not a number in Mb/s: b is a bit"),
+        ("3 mWh", "MWh", "not a number in MWh$"), ("3 kWh", "MWh", "not a number in MWh$"),
+        ("5%", "ms", "not a number in ms$"),
+        *[(typed, "", "not a number$") for typed in ["", "twelve", "nan", "inf", "1e400", "1_000", "1,2,3", "1.000,5"]],
+        *[(typed, "", "not a number$") for typed in ["5 %%%", "5 %%", "0x10", "~5", "%", "True", "5 s"]],
+        ("5 %%%", "%", "not a number in %$"), ("GB", "GB", "not a number in GB$"), ("5 m", "s", "not a number in s$"),
+    ],
+)  # fmt: skip
+def test_what_is_not_a_number_in_the_unit_is_refused(typed, unit, reason):
+    with pytest.raises(ValueError, match=f"^{reason}"):
+        units.parse_number(typed, unit)

@@ -183,10 +183,10 @@ def read(file):
     return list(csv.DictReader(file.read_text("utf-8-sig").splitlines(keepends=True)))
 
 
-def fill(file, points, **more):
+def fill(file, points, encoding="utf-8", **more):
     """Enters points by student, as an instructor does in a spreadsheet."""
     rows = [{**row, "points": points.get(row["student"], ""), **more} for row in read(file)]
-    with file.open("w", newline="", encoding="utf-8") as lines:
+    with file.open("w", newline="", encoding=encoding) as lines:
         table = csv.DictWriter(lines, rows[0])
         table.writeheader()
         table.writerows(rows)
@@ -234,6 +234,17 @@ def test_points_that_are_entered_make_the_score_and_stay(mark):
     assert "t-essay" in (out / "items.html").read_text()
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-8", "utf-8-sig", "utf-16"])
+def test_points_may_be_in_the_encoding_that_is_named_or_in_unicode(mark, tmp_path, encoding):
+    responses = tmp_path / "responses.csv"
+    responses.write_text(responses.read_text(encoding="utf-8"), encoding="cp1252")
+    _, out = mark("--encoding", "cp1252")
+    fill(out / "by_hand.csv", {"ada": "1.5", "bob": "2"}, encoding, comment="Größe: gut")
+    result, _ = mark("--force", "--encoding", "cp1252")
+    assert result.exit_code == 0, result.output
+    assert "comment: Größe: gut" in (out / "feedback/ada.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("points", "more", "reason"),
     [
@@ -241,6 +252,7 @@ def test_points_that_are_entered_make_the_score_and_stay(mark):
         ("-1", {}, "is not a number of points from 0 to 2"),
         ("nan", {}, "is not a number of points from 0 to 2"),
         ("all", {}, "is not a number of points from 0 to 2"),
+        ("1_0", {}, "is not a number of points from 0 to 2"),
         ("1", {"number": "1"}, "is marked by the key and takes no points by hand"),
         ("1", {"number": "9"}, "ada: there is no question '9'"),
         ("1", {"student": "eve"}, "eve has no form in this key"),

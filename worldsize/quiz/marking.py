@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Prose, Variant
+from worldsize.units import parse_number
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,11 @@ def _mark_options(answer: Options, response: Iterable[int]) -> Marked:
 
 
 def _mark_amount(answer: Amount, response: Any) -> Marked:
-    value = number(response, answer.unit)
-    if value is None:
+    try:
+        value = number(response, answer.unit)
+    except ValueError as error:
         said = " ".join(str(response).replace("`", "'").split())[:80]  # stays inside its code marks
-        return Marked(0.0, (), (f"`{said}` cannot be read as a number.",))
+        return Marked(0.0, (), (f"`{said}` is {error}.",))
     if _is_near(value, answer.value, answer.tolerance):
         return Marked(1.0)
     for mistake in answer.mistakes:
@@ -135,30 +137,13 @@ def _mark_gaps(answer: Gaps, response: Mapping[str, Any]) -> Marked:
     )
 
 
-def number(response: Any, unit: str = "") -> float | None:
-    """The number that a student typed, with or without its unit; None if it is not a number.
+def number(response: Any, unit: str = "") -> float:
+    """The number that a student gave, or typed with or without its unit.
 
-    `1,024` is a thousand and twenty-four, and `0,5` a half: a comma before exactly three digits separates thousands.
+    Raises:
+        ValueError: it is not a finite number; as `parse_number`.
     """
-    if isinstance(response, int | float) and not isinstance(response, bool):
-        return float(response) if math.isfinite(response) else None
-    text = str(response).strip().replace("\N{MINUS SIGN}", "-").replace("\N{NO-BREAK SPACE}", " ")
-    text, unit = _micro_as_u(text), _micro_as_u(unit)
-    if unit and text.lower().endswith(unit.lower()):
-        text = text[: -len(unit)].strip()
-    if re.fullmatch(r"-?[1-9]\d{0,2}([, ]\d{3})+(\.\d+)?", text):
-        text = re.sub(r"[, ]", "", text)
-    text = text.replace(",", ".") if text.count(",") == 1 and "." not in text else text
-    try:
-        value = float(text.rstrip("%"))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and "_" not in text else None
-
-
-def _micro_as_u(text: str) -> str:
-    """The text with both signs for micro, hard to find on keyboards, as the letter that people type instead."""
-    return text.replace("\N{MICRO SIGN}", "u").replace("\N{GREEK SMALL LETTER MU}", "u")
+    return parse_number(str(response), unit)
 
 
 def plain(text: str) -> str:

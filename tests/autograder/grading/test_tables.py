@@ -73,7 +73,7 @@ def test_a_table_that_a_group_shares_stays_shared(tmp_path):
 
 
 def test_nothing_is_added_to_a_table_that_cannot_be_read(tmp_path):
-    (tmp_path / EXTENSIONS).write_text(text := "assignment;student;days\nlab01;zoe;1,5\n")
-    with pytest.raises(ValueError, match="line 2: '1,5' is not a number of days"):
+    (tmp_path / EXTENSIONS).write_text(text := "assignment;student;days\nlab01;zoe;1,5,5\n")
+    with pytest.raises(ValueError, match="line 2: '1,5,5' is not a number of days"):
         note_extension(tmp_path, "lab01", "ada", 1)
     assert (tmp_path / EXTENSIONS).read_text() == text
