@@ -124,10 +124,9 @@ def parse_number(text: str, unit: str = "") -> float:
         ValueError: it is not a finite number in this unit. The text completes a sentence that begins "... is".
     """
     typed = _SPACES.sub(" ", text).replace("\N{MINUS SIGN}", "-").strip()
-    digits = typed
-    for suffix in (unit, "" if unit else "%"):
-        if suffix and _is_same_unit(typed[-len(suffix) :], suffix):
-            digits = typed[: -len(suffix)].rstrip()
+    suffix = unit or "%"
+    is_in_unit = _plain_unit(typed[-len(suffix) :]) == _plain_unit(suffix)
+    digits = typed[: -len(suffix)].rstrip() if is_in_unit else typed
     if _GROUPS.fullmatch(digits):
         digits = re.sub("[, ]", "", digits)
     elif "." not in digits:
@@ -138,13 +137,9 @@ def parse_number(text: str, unit: str = "") -> float:
         value = math.nan
     if math.isfinite(value) and "_" not in digits:
         return value
-    is_other_case = unit and typed[-len(unit) :].casefold() == unit.casefold() and digits == typed
-    reason = ": b is a bit, B a byte" if is_other_case and _DATA_UNIT.fullmatch(unit) else ""
+    is_other_case = not is_in_unit and typed[-len(suffix) :].lower() == suffix.lower()
+    reason = ": b is a bit, B a byte" if is_other_case and _DATA_UNIT.fullmatch(suffix) else ""
     raise ValueError(f"not a number{f' in {unit}' if unit else ''}{reason}")
-
-
-def _is_same_unit(typed: str, unit: str) -> bool:
-    return _plain_unit(typed) == _plain_unit(unit)
 
 
 def _plain_unit(unit: str) -> str:

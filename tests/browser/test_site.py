@@ -328,6 +328,8 @@ def attempts(answer):
                 f"{answer.value:.10g} {answer.unit}".strip(),
                 "a lot",
             ]
+            texts += [f"{answer.value:.10g} {unit}" for unit in (answer.unit.upper(), answer.unit.lower(), "%", "%%")]
+            texts += [f"{answer.value:+,.10g}", f"{answer.value:.10g}".replace(".", ",")]
             texts += [f"{mistake.value:.10g}" for mistake in answer.mistakes]
             yield from [*texts, f"{answer.value + 0.9 * answer.tolerance:.12g}", f"{3 * answer.value + 7:.10g}", "1_0"]
         case Phrase():
@@ -338,5 +340,5 @@ def attempts(answer):
 def judged(variant, response):
     """Whether the library finds an answer right, and how many explanations of it there are."""
     marked = mark_answer(variant.answer, [response] if isinstance(variant.answer, Options) else response)
-    num_said = len(marked.feedback) if not any("cannot be read" in text for text in marked.feedback) else 0
+    num_said = len(marked.feedback) if not any("is not a number" in text for text in marked.feedback) else 0
     return [marked.is_right, num_said]

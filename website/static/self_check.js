@@ -4,15 +4,20 @@
 
   const asU = (text) => text.replace(/[\u00b5\u03bc]/g, "u"); // both signs for micro
 
-  // The number that was typed, with or without its unit; NaN if it is none.
+  // A unit as it is compared: without case, except where it tells bits from bytes and milli from mega.
+  const plainUnit = (unit) => {
+    const [, prefix, letter, rest] =
+      /^((?:[kmgtpe]i?)?)(b)((?:\/s)?)$/i.exec(unit) || /^()(m)(wh?)$/i.exec(unit) || [null, unit, "", ""];
+    return asU(prefix).toLowerCase() + letter + rest.toLowerCase();
+  };
+  // The number that was typed, with or without its unit, by the rules of worldsize.units.parse_number; NaN if none was.
   const number = (typed, unit) => {
-    let text = asU(typed.trim().replace(/\u2212/g, "-").replace(/\u00a0/g, " "));
-    unit = asU(unit);
-    if (unit && text.toLowerCase().endsWith(unit.toLowerCase())) text = text.slice(0, -unit.length).trim();
-    if (/^-?[1-9]\d{0,2}([, ]\d{3})+(\.\d+)?$/.test(text)) text = text.replace(/[, ]/g, "");
-    if (text.split(",").length === 2 && !text.includes(".")) text = text.replace(",", ".");
-    text = text.replace(/%+$/, "");
-    return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text.trim()) ? Number(text) : NaN;
+    let text = typed.replace(/\u2212/g, "-").replace(/[\u00a0\u2009\u202f]/g, " ").trim();
+    const suffix = unit || "%";
+    if (plainUnit(text.slice(-suffix.length)) === plainUnit(suffix)) text = text.slice(0, -suffix.length).trimEnd();
+    if (/^[+-]?[1-9]\d{0,2}([, ]\d{3})+(\.\d+)?$/.test(text)) text = text.replace(/[, ]/g, "");
+    else if (!text.includes(".")) text = text.replace(",", ".");
+    return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text) ? Number(text) : NaN;
   };
   const plain = (text) =>
     text.toLowerCase().replace(/[\u2013\u2011\u2010-]/g, "-").split(/\s+/).filter(Boolean).join(" ").replace(/\.+$/, "");
@@ -26,7 +31,7 @@
       const typed = field.querySelector("input").value;
       if (!typed.trim()) return null;
       const value = number(typed, field.dataset.unit);
-      if (Number.isNaN(value)) return { share: 0, said: [], problem: "This cannot be read as a number." };
+      if (Number.isNaN(value)) return { share: 0, said: [], problem: "This is not a number" + (field.dataset.unit ? ` in ${field.dataset.unit}.` : ".") };
       const wanted = Number(field.dataset.value), tolerance = Number(field.dataset.tolerance);
       if (isNear(value, wanted, tolerance)) return { share: 1, said: [] };
       const relative = tolerance / Math.max(Math.abs(wanted), 1e-300);
