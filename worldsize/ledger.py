@@ -9,13 +9,15 @@ import string
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worldsize.explore import frontend
 from worldsize.files import locked, replace_file
 from worldsize.units import parse_number, significant
+
+if TYPE_CHECKING:
+    from worldsize import draw
 
 FILE_NAME = "ledger.json"
 
@@ -54,24 +56,16 @@ class Table:
         ]
 
     def __str__(self) -> str:
-        rows = [["quantity", "prediction", "result", "result / prediction"], *self.rows()]
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join(line.rstrip() for line in lines)
+        return str(self._drawn())
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        heads = ("quantity", "prediction", "result", "result / prediction")
-        head = "".join(f'<th scope="col" style="text-align: left">{text}</th>' for text in heads)
-        body = "".join(
-            f'<tr><th scope="row" style="text-align: left">{escape(name)}</th>'
-            + "".join(f'<td style="text-align: left">{escape(text)}</td>' for text in texts)
-            + "</tr>"
-            for name, *texts in self.rows()
-        )
-        style = "caption-side: top; text-align: left; padding: 2px 8px"
-        caption = f'<caption style="{style}">Predictions beside results</caption>'
-        html = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return {"text/html": html, "text/plain": str(self)}
+        return {"text/html": self._drawn("Predictions beside results")._repr_html_(), "text/plain": str(self)}
+
+    def _drawn(self, title: str = "") -> draw.Table:
+        from worldsize import draw  # loads matplotlib, which nobody needs before a table is shown
+
+        columns = ("quantity", "prediction", "result", "result / prediction")
+        return draw.Table(columns, tuple(map(tuple, self.rows())), (False,) * 4, title, has_row_heads=True)
 
 
 class Predictions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from html import escape
+from numbers import Real
 from textwrap import fill
 from typing import Any
 
@@ -33,9 +34,10 @@ class Table:
     title: str = ""
     note: str = ""
     marked: frozenset[int] = frozenset()  # rows
+    has_row_heads: bool = False  # the first column names the rows
 
     def __str__(self) -> str:
-        rows = [self.columns, *self.cells]
+        rows = [*([self.columns] if any(self.columns) else []), *self.cells]
         widths = [max(len(row[column]) for row in rows) for column in range(len(self.columns))]
         lines = [
             "  ".join(
@@ -43,7 +45,7 @@ class Table:
                 for text, width, is_number in zip(row, widths, self.is_number, strict=True)
             )
             + (f"  {_MARK}" if number in self.marked else "")
-            for number, row in enumerate(rows, start=-1)
+            for number, row in enumerate(rows, start=len(self.cells) - len(rows))
         ]
         notes = [fill(line, _WIDTH) for line in self.note.splitlines()]
         return "\n".join(line.rstrip() for line in [*([self.title] if self.title else []), *lines, *notes])
@@ -60,14 +62,19 @@ class Table:
             for name, align in zip(self.columns, aligns, strict=True)
         )
         body = "".join(
-            f"<tr{self._row_style(number)}>"
-            + "".join(f'<td style="{self._cell_style(column)}">{escape(text)}</td>' for column, text in enumerate(row))
-            + "</tr>"
+            f"<tr{self._row_style(number)}>" + "".join(map(self._cell, range(len(row)), row)) + "</tr>"
             for number, row in enumerate(self.cells)
         )
         caption = f'<caption style="{_CAPTION}">{escape(self.title)}</caption>' if self.title else ""
+        heads = f"<thead><tr>{head}</tr></thead>" if any(self.columns) else ""
         notes = "".join(f"<p>{escape(line)}</p>" for line in self.note.splitlines())
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
+        return f"<table>{caption}{heads}<tbody>{body}</tbody></table>{notes}"
+
+    def _cell(self, column: int, text: str) -> str:
+        style = self._cell_style(column)
+        if self.has_row_heads and column == 0:
+            return f'<th scope="row" style="{style}">{escape(text)}</th>'
+        return f'<td style="{style}">{escape(text)}</td>'
 
     def _cell_style(self, column: int) -> str:
         aligned = "text-align: right; white-space: nowrap" if self.is_number[column] else "text-align: left"
@@ -100,38 +107,45 @@ def table(
         raise ValueError("There is no table to draw: give [{column: value, ...}, ...], one mapping for each row.")
     if absent := [number for number in marked if not 0 <= number < len(rows)]:
         raise ValueError(f"There is no row {absent[0]} to mark: rows are counted from 0 to {len(rows) - 1}.")
-    values = [[row.get(name) for name in names] for row in rows]
-    is_number = tuple(all(_is_number(row[column]) for row in values) for column in range(len(names)))
+    values = [[plain(row.get(name)) for name in names] for row in rows]
+    are_numbers = [all(row[column] is None or is_number(row[column]) for row in values) for column in range(len(names))]
     texts = [_texts(name, [row[column] for row in values]) for column, name in enumerate(names)]
     cells = tuple(zip(*texts, strict=True))
-    return Table(tuple(head(name) for name in names), cells, is_number, title, note, frozenset(marked))
+    return Table(tuple(head(name) for name in names), cells, tuple(are_numbers), title, note, frozenset(marked))
 
 
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+def plain(value: Any) -> Any:
+    """A number of NumPy or torch as Python's, an array as lists; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") and hasattr(value, "dtype") else value
+
+
+def is_number(value: Any) -> bool:
+    """True for a number that is not a truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _texts(name: str, values: Sequence[Any]) -> list[str]:
     """The cells of a column, in units that compare at a glance: seconds where some times are under a minute."""
     is_time = name.endswith("_s") and not name.endswith("_per_s")
-    is_short = is_time and any(_is_number(value) and value is not None and 0 < value < units.MINUTE for value in values)
-    texts = [_text(name, value, in_seconds=is_short) for value in values]
+    is_short = is_time and any(is_number(value) and 0 < value < units.MINUTE for value in values)
+    texts = [cell(name, value, in_seconds=is_short) for value in values]
     units_of = {text.rpartition(" ")[2] for text in texts if name.endswith("_bytes")} - {"", "B"}
     if len({unit.endswith("iB") for unit in units_of}) > 1:  # MiB beside MB would compare badly
-        texts = [_text(name, value, in_seconds=False, is_decimal=True) for value in values]
+        texts = [cell(name, value, is_decimal=True) for value in values]
     return texts
 
 
-def _text(name: str, value: Any, in_seconds: bool, is_decimal: bool = False) -> str:
+def cell(name: str, value: Any, in_seconds: bool = False, is_decimal: bool = False) -> str:
+    """A value as a table shows it, in the unit that `name` ends in."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if not _is_number(value):
+    if not is_number(value):
         return str(value)
     if in_seconds and units.MINUTE <= value < units.HOUR:
         return f"{units.significant(value)} s"
-    return units.format_as(name, value, decimal=is_decimal)
+    return units.format_as(name, value if isinstance(value, int) else float(value), decimal=is_decimal)
 
 
 def head(name: str) -> str:

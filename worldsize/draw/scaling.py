@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from statistics import median
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -73,16 +74,18 @@ def _serial_fraction(speedups: Mapping[int, float]) -> float:
 
 
 def _by_label(step_times_s: StepTimes | Mapping[str, StepTimes]) -> dict[str, StepTimes]:
-    is_one = all(isinstance(key, int) for key in step_times_s)
-    series = {"measured": step_times_s} if is_one else dict(step_times_s)
-    if not series or not all(1 in times_s and all(times_s.values()) for times_s in series.values()):  # type: ignore[operator, union-attr]
+    has_names = any(isinstance(times_s, Mapping) for times_s in step_times_s.values())
+    series: dict[str, Any] = {**step_times_s} if has_names else {"measured": step_times_s}  # type: ignore[dict-item]
+    if not series or not all(
+        isinstance(times_s, Mapping) and 1 in times_s and all(times_s.values()) for times_s in series.values()
+    ):
         raise ValueError(
             "Scaling is relative to one rank: give {1: [seconds, ...], 2: [seconds, ...], ...}, "
             'or several of these by name, as in {"measured": {1: ...}, "predicted": {1: ...}}.'
         )
-    if min(time_s for times_s in series.values() for steps in times_s.values() for time_s in steps) <= 0:  # type: ignore[union-attr]
+    if min(time_s for times_s in series.values() for steps in times_s.values() for time_s in steps) <= 0:
         raise ValueError("A step takes more than 0 s: one of the times is not above 0.")
-    return series  # type: ignore[return-value]
+    return series
 
 
 def _speedups(step_times_s: StepTimes) -> _Speedups:

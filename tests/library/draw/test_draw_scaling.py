@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from worldsize import draw
@@ -75,10 +76,17 @@ def test_many_ranks_are_doublings_apart():
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "8", "64"]
 
 
-@pytest.mark.parametrize("times", [{}, {2: [1.0]}, {1: [1.0], 2: []}, {"measured": {2: [1.0]}}])
+@pytest.mark.parametrize(
+    "times", [{}, {2: [1.0]}, {1: [1.0], 2: []}, {"measured": {2: [1.0]}}, {"a": [1.0]}, {"a": {1: [1.0]}, "b": [1.0]}]
+)
 def test_scaling_needs_one_rank(times):
     with pytest.raises(ValueError, match=re.escape("Scaling is relative to one rank: give {1: [seconds, ...]")):
         draw.scaling(times)
+
+
+def test_numbers_of_ranks_may_be_numpys():
+    times = {np.int64(1): [1.0], np.int64(2): [0.6]}
+    assert draw.scaling(times).alt == draw.scaling({1: [1.0], 2: [0.6]}).alt
 
 
 def test_scaling_refuses_a_step_that_takes_no_time():

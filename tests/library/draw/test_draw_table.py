@@ -1,6 +1,8 @@
 """Tables: numbers in their units, absent values, rows that stand out, and nothing that a page would read as HTML."""
 
+import numpy as np
 import pytest
+import torch
 
 from worldsize import draw
 
@@ -76,3 +78,23 @@ def test_a_name_that_is_only_a_unit_or_has_none_stays(name):
 def test_what_is_no_table_is_refused(rows, marked, message):
     with pytest.raises(ValueError, match=message):
         draw.table(rows, marked=marked)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, torch.tensor])
+def test_numbers_of_numpy_and_torch_have_their_unit(kind):
+    table = draw.table([{"step_s": kind(0.0032), "note": "a"}, {"step_s": kind(0.0041), "note": "b"}])
+    assert [row[0] for row in table.cells] == ["3.2 ms", "4.1 ms"] and table.is_number == (True, False)
+
+
+def test_whole_numbers_and_truth_values_of_numpy_and_torch_are_shown_as_pythons():
+    rows = [{"size_bytes": np.int64(65536), "is_best": np.bool_(True)}]
+    rows += [{"size_bytes": torch.tensor(65536), "is_best": torch.tensor(False)}]
+    assert draw.table(rows).cells == (("64 KiB", "yes"), ("64 KiB", "no"))
+
+
+def test_the_first_column_may_name_the_rows_and_columns_may_have_no_names():
+    html = draw.Table(("", ""), (("a<b", "1"),), (False, True), has_row_heads=True)._repr_html_()
+    assert "<thead" not in html and html.count('<th scope="row"') == 1 and "a&lt;b</th>" in html
+    assert (
+        str(draw.Table(("", ""), (("a", "1"), ("b", "20")), (False, True), marked=frozenset({1}))) == "a   1\nb  20  ←"
+    )
