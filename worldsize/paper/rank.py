@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -27,7 +26,7 @@ from worldsize.paper.side import NeedsRanks, Side
 
 def record(
     fn: Callable[..., Any], args: Sequence[Any], world_size: int, local_world_size: int, ranks: Sequence[int]
-) -> torch.Tensor:
+) -> bytes:
     """The record of `fn(*args)` as one of these ranks runs it, as the bytes of JSON; see `worldsize.paper.record`.
 
     This process is a rank of `worldsize.run`, whose group it leaves. Where the program needs data of ranks that are not
@@ -37,7 +36,7 @@ def record(
         text = _recorded(fn, args, world_size, local_world_size, ranks).to_json()
     except NeedsRanks as error:
         text = json.dumps(error.ranks)
-    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    return text.encode()
 
 
 def _recorded(

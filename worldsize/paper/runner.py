@@ -169,7 +169,7 @@ def records_of(
 
 def _read(values: Sequence[Any]) -> list[RankRecord] | tuple[int, ...]:
     """The records that ranks returned, or the ranks that must be recorded together."""
-    parsed = [json.loads(bytes(value.numpy())) for value in values]
+    parsed = [json.loads(value) for value in values]
     needed = next((one for one in parsed if isinstance(one, list)), None)
     return [RankRecord.parse(one) for one in parsed] if needed is None else tuple(needed)
 

@@ -48,8 +48,8 @@ def claimed(values_of: Callable[[Sequence[int]], Sequence[Any]], world_size: int
 
 
 def _short(values: Sequence[Any]) -> Sequence[Any]:
-    if any(value.numel() > _MAX_BYTES for value in values):
-        raise ValueError("a record that is too long")
+    if any(type(value) is not bytes or len(value) > _MAX_BYTES for value in values):
+        raise ValueError("not a record, or one that is too long")
     return values
 
 

@@ -40,7 +40,7 @@ def tensors(draw):
 
 def values():
     text = st.text(st.characters(), max_size=8)  # lone surrogates too
-    leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), text, tensors())
+    leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), text, st.binary(max_size=8), tensors())
     return st.recursive(
         leaves,
         lambda inner: st.one_of(
@@ -110,7 +110,7 @@ def test_tensors_come_back_detached_from_a_graph():
     ("value", "words"),
     [
         ({1, 2}, "a rank returned a set, which cannot leave it; return numbers"),
-        ([b"raw"], "a rank returned a bytes"),
+        ([bytearray(b"raw")], "a rank returned a bytearray"),
         ({1.5: "one"}, "a rank returned a dict.*dicts whose keys are strings or integers"),
         ({True: "one"}, "a rank returned a dict"),
         (np.longdouble(1), "a rank returned a longdouble"),
@@ -177,6 +177,8 @@ REFERENCE = '{"tensor": "0"}'
         forged('{"pairs": [1]}'),
         forged('{"tensor": ["0"]}', {"0": ONE}, b"\0" * 4),
         forged('{"tensor": "1"}', {"0": ONE}, b"\0" * 4),
+        forged('{"bytes": "1"}', {"0": ONE}, b"\0" * 4),
+        forged('{"bytes": ["0"]}', {"0": ONE}, b"\0" * 4),
         forged(REFERENCE, {"0": ONE}),
         forged(REFERENCE, {"0": {**ONE, "shape": [2**62]}}, b"\0" * 4),
         forged(REFERENCE, {"0": {**ONE, "shape": [-1]}}, b"\0" * 4),
@@ -198,7 +200,7 @@ def is_plain(value):
         return all(map(is_plain, value))
     if isinstance(value, dict):
         return all(type(key) in (str, int) and is_plain(item) for key, item in value.items())
-    return value is None or type(value) in (bool, int, float, str, torch.Tensor)
+    return value is None or type(value) in (bool, int, float, str, bytes, torch.Tensor)
 
 
 @thorough

@@ -1,6 +1,6 @@
 """Values to bytes and back without pickle, so that bytes from an untrusted process are only ever data.
 
-A value is JSON, with its tensors in a safetensors block.
+A value is JSON, with its tensors and bytes in a safetensors block.
 """
 
 # a tree of JSON can have any shape
@@ -17,7 +17,7 @@ _KEYS = (str, int)  # by exact type: True is an int too
 
 
 def encode(value: Any) -> bytes:
-    """The bytes of a value made of None, bool, int, float, str, list, tuple, dict with str or int keys, and tensors.
+    """A value as bytes: of None, bool, int, float, str, bytes, list, tuple, dict with str or int keys, and tensors.
 
     NumPy's scalars travel as Python's: an `np.float64` comes back as a float.
 
@@ -67,10 +67,10 @@ def _to_tree(value: Any, tensors: dict[str, Any], depth: int) -> Any:
         raise ValueError(f"a value nested deeper than {MAX_DEPTH} levels cannot leave a rank; return it flatter")
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor | bytes):
         name = str(len(tensors))
-        tensors[name] = _plain(value)
-        return {"tensor": name}
+        tensors[name] = _of_bytes(value) if isinstance(value, bytes) else _plain(value)
+        return {"bytes" if isinstance(value, bytes) else "tensor": name}
     if isinstance(value, list | tuple):
         items = [_to_tree(item, tensors, depth + 1) for item in value]
         return {"tuple": items} if isinstance(value, tuple) else items
@@ -83,7 +83,7 @@ def _to_tree(value: Any, tensors: dict[str, Any], depth: int) -> Any:
             return {"pairs": list(trees.items())}
     raise ValueError(
         f"a rank returned a {type(value).__name__}, which cannot leave it; "
-        "return numbers, strings, lists, tuples, dicts whose keys are strings or integers, and tensors"
+        "return numbers, strings, bytes, lists, tuples, dicts whose keys are strings or integers, and tensors"
     )
 
 
@@ -92,6 +92,12 @@ def _without_numpy(value: Any) -> Any:
     import numpy as np
 
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _of_bytes(value: bytes) -> Any:
+    import torch
+
+    return torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0, dtype=torch.uint8)
 
 
 def _plain(tensor: Any) -> Any:
@@ -120,6 +126,8 @@ def _from_tree(tree: Any, tensors: dict[str, Any], depth: int) -> Any:
         if tensors[content].ndim > MAX_DEPTH:  # printing a tensor recurses by dimension
             raise ValueError("a tensor of too many dimensions")
         return tensors[content]
+    if kind == "bytes":
+        return tensors[content].numpy().tobytes()
     if kind == "tuple":
         return tuple(_from_tree(item, tensors, depth + 1) for item in content)
     if kind == "dict":
