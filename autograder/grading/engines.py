@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import queue
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from autograder.judging.report import Report
 from autograder.judging.request import JudgeRequest, judge
 from autograder.sandbox import zygote
+from worldsize.cores import num_cores
 
 if TYPE_CHECKING:
     from autograder.judging.judge.measuring import Job, Measured, Progress
@@ -41,10 +41,14 @@ class Engine(Protocol):
 
 
 class LocalPool:
-    """This machine. Each submission gets `num_gpus` GPUs while it is judged, or shares one where that is below 1."""
+    """This machine. Each submission gets `num_gpus` GPUs while it is judged, or shares one when that is below 1.
+
+    Raises:
+        ValueError: there are not so many, or `num_gpus` is above 1 and not whole.
+    """
 
     def __init__(self, jobs: int | None = None, num_gpus: float = 0) -> None:
-        self.jobs = jobs or os.cpu_count() or 1
+        self.jobs = jobs or num_cores()
         if num_gpus:
             self.jobs = min(self.jobs, _num_fitting(num_gpus))
         self._is_aborted = False
@@ -52,7 +56,10 @@ class LocalPool:
         self._num_gpus = num_gpus
         names = gpu_names() if num_gpus else []
         for number in range(self.jobs if num_gpus else 0):
-            self._free.put(names[math.floor(number * num_gpus) : math.ceil((number + 1) * num_gpus)])
+            if num_gpus < 1:
+                self._free.put([names[number // _num_sharing(num_gpus)]])
+            else:
+                self._free.put(names[number * int(num_gpus) : (number + 1) * int(num_gpus)])
 
     def judge(self, request: JudgeRequest) -> Report:
         """Have a request judged by a process that is forked for it."""
@@ -122,4 +129,16 @@ def _num_fitting(num_gpus: float) -> int:
             f"Judging takes {num_gpus:g} GPUs (c.Grade.num_gpus) and this machine has {found}. "
             "Grade on one that has them, or on a cluster: --engine ray."
         )
-    return int(found / num_gpus)
+    if num_gpus < 1:
+        return found * _num_sharing(num_gpus)
+    if num_gpus % 1:
+        raise ValueError(
+            f"Judging takes {num_gpus:g} GPUs (c.Grade.num_gpus), of which one would belong to two submissions: give a "
+            "whole number, or a share below 1."
+        )
+    return found // int(num_gpus)
+
+
+def _num_sharing(num_gpus: float) -> int:
+    """How many submissions share a GPU of which each takes this part."""
+    return int(1 / num_gpus + 1e-9)  # rounding may leave the quotient just below a whole number

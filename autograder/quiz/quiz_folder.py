@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -25,6 +24,7 @@ from autograder.quiz.forms import Form, deal
 from autograder.quiz.forms_summary import summary_text
 from autograder.quiz.key import Key, key_of, printed
 from autograder.tables.roster import Student
+from worldsize.cores import num_cores
 from worldsize.quiz import Question
 
 HANDOUTS, ANSWERS = "handouts", "answers"
@@ -57,7 +57,7 @@ def write_quiz(
         ValueError: `out` holds other things, or (without `force`) an earlier quiz; or the quiz cannot be drawn.
     """
     refuse_to_destroy(out, force)
-    num_processes = min(jobs or os.cpu_count() or 1, 1 + len(quiz.roster) // _FEW)
+    num_processes = min(jobs or num_cores(), 1 + len(quiz.roster) // _FEW)
     with in_place_of(out) as folder:
         (folder / ANSWERS).mkdir(mode=PRIVATE_FOLDER)
         places = [

@@ -8,7 +8,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
-    {"units", "files", "formulas", "event", "intervals", "timeline"},
+    {"units", "files", "cores", "formulas", "event", "intervals", "timeline"},
     {"memory", "images", "text", "models", "framing", "fields", "message", "outages"},
     {"hardware"},
     {"emulate", "faults", "gloo", "operators", "pricing"},

@@ -17,11 +17,12 @@ import torch
 from pydantic import ValidationError
 
 from worldsize.bench.clusters import CLASSROOM
-from worldsize.bench.machine import busy_cores, describe, num_cores, processor
+from worldsize.bench.machine import busy_cores, describe, processor
 from worldsize.bench.program import NO_WEIGHTS, Incomplete, Program, StepLine, TrainingSpec, Trial, attempt
 from worldsize.bench.reference_run import train_alone
 from worldsize.bench.result_file import Kind, Result, Scaling, Timing, points
 from worldsize.bench.task import Task, TextTask
+from worldsize.cores import num_cores
 from worldsize.hardware import Cluster
 
 NUM_WARMUP_STEPS = 4  # allocations, first connections, compilation

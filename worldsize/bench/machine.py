@@ -7,7 +7,6 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from typing import Any
 import psutil
 import torch
 from pydantic import BaseModel, ConfigDict
+
+from worldsize.cores import cores, num_cores
 
 _SIZE = 1024  # of a matrix; 2 * 1024^3 flops a product
 _NUM_PRODUCTS = 5
@@ -91,12 +92,13 @@ def busy_cores() -> float | None:
         after = psutil.cpu_times(percpu=True)
     except (OSError, psutil.Error, RuntimeError, ValueError, NotImplementedError):  # as systems and containers differ
         return None
-    seen, ours = min(len(before), len(after)), _cores()
+    seen, ours = min(len(before), len(after)), cores()
     if ours[-1] >= seen:
         ours = range(seen)  # a container that lists its own cores only, numbered from 0
     spent = [_spent_s(before[core], after[core]) for core in ours]
     shares = [busy_s / (busy_s + idle_s) for busy_s, idle_s in spent if busy_s + idle_s > 0]
-    return sum(shares) if shares else None
+    # of a machine's cores a container may use a part: others' work slows it by their share
+    return sum(shares) / len(shares) * min(len(shares), num_cores()) if shares else None
 
 
 def busy_limit_cores(num_cores: int, num_needed: int) -> float:
@@ -120,15 +122,6 @@ def processor() -> str:
 def memory_bytes() -> int:
     """The bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def num_cores() -> int:
-    """How many cores this process may use."""
-    return len(_cores())
-
-
-def _cores() -> Sequence[int]:
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
 def _first(path: str, name: str) -> str:

@@ -19,6 +19,7 @@ from autograder.judging.request import CodeUnderTest, environment
 from autograder.sandbox import gpus, zygote
 from worldsize.bench import Program, Result, Task, Timing, TrainingResult, TrainingSpec, measure
 from worldsize.bench.program import RestartPolicy
+from worldsize.cores import num_cores
 
 PROGRAM = "train.py"
 _MAX_FAILURES = 3  # of timings; a program that fails so often is given up
@@ -155,7 +156,7 @@ def main(request_path: str, outcome_path: str) -> None:
             settings.world_sizes,
             num_repeats=settings.num_repeats,
             num_warmup_steps=settings.num_warmup_steps,
-            max_real_ranks=num_seen or len(os.sched_getaffinity(0)),
+            max_real_ranks=num_seen or num_cores(),
             journal=request.journal,
             on_timing=lambda _, done, total: print(Progress(done=done, total=total).model_dump_json(), flush=True),
         )

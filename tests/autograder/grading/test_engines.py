@@ -14,7 +14,7 @@ from autograder.cli import app
 from autograder.grading.engines import LocalPool, open_engine
 
 
-@pytest.mark.parametrize(("num_gpus", "jobs"), [(0, 8), (1, 4), (2, 2), (0.25, 8), (3, 1)])
+@pytest.mark.parametrize(("num_gpus", "jobs"), [(0, 8), (1, 4), (2, 2), (0.25, 8), (3, 1), (0.7, 4), (0.6, 4)])
 def test_this_machine_judges_as_many_at_once_as_it_has_gpus_for(monkeypatch, num_gpus, jobs):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert LocalPool(8, num_gpus).jobs == jobs
@@ -24,6 +24,13 @@ def test_a_machine_with_too_few_gpus_says_so(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ValueError, match=r"Judging takes 2 GPUs .* this machine has 1\..*--engine ray"):
         open_engine("local", num_gpus=2)
+
+
+@pytest.mark.parametrize("num_gpus", [1.5, 2.25])
+def test_a_gpu_that_would_belong_to_two_submissions_is_refused(monkeypatch, num_gpus):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    with pytest.raises(ValueError, match="would belong to two submissions: give a whole number, or a share below 1"):
+        open_engine("local", num_gpus=num_gpus)
 
 
 def test_without_ray_the_command_says_how_to_install_it(monkeypatch, tmp_path):

@@ -122,6 +122,9 @@ def test_the_drivers_own_folder_is_known_to_the_process_that_jails_come_from(tmp
         (None, 3, [["0", "1", "2"]]),
         ("4,5,6,7", 2, [["4", "5"], ["6", "7"]]),
         (None, 0.5, [[str(number // 2)] for number in range(8)]),
+        (None, 0.7, [["0"], ["1"], ["2"], ["3"]]),
+        (None, 0.4, [[str(number // 2)] for number in range(8)]),
+        (None, 1 / 3, [["0"]] * 3 + [["1"]] * 3 + [["2"]] * 2),
     ],
 )
 def test_judgings_side_by_side_have_their_own_gpus(monkeypatch, visible, num_gpus, sets):

@@ -19,13 +19,18 @@ def later(**seconds):
     return START._replace(**{name: getattr(START, name) + more for name, more in seconds.items()})
 
 
+def may_use(monkeypatch, cores, num=None):
+    monkeypatch.setattr(machine, "cores", lambda: cores)
+    monkeypatch.setattr(machine, "num_cores", lambda: num or len(cores))
+
+
 @pytest.fixture
 def readings(monkeypatch):
     """Where a test puts what the system says of each core, first before the pause and then after it."""
     said = []
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: said.pop(0))
     monkeypatch.setattr(machine.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(machine, "_cores", lambda: [0, 1])
+    may_use(monkeypatch, [0, 1])
     return said
 
 
@@ -36,15 +41,21 @@ def test_whatever_is_not_idle_is_busy_and_guests_count_once(readings):
 
 
 def test_only_this_process_s_cores_count(readings, monkeypatch):
-    monkeypatch.setattr(machine, "_cores", lambda: [1, 2])
+    may_use(monkeypatch, [1, 2])
     readings += [[START] * 3, [later(user=0.2), later(user=0.1, idle=0.1), later(idle=0.2)]]
     assert machine.busy_cores() == pytest.approx(0.5)
 
 
 def test_cores_that_a_container_numbers_anew_are_all_its_own(readings, monkeypatch):
-    monkeypatch.setattr(machine, "_cores", lambda: [6, 7])
+    may_use(monkeypatch, [6, 7])
     readings += [[START] * 2, [later(user=0.2), later(user=0.1, idle=0.1)]]
     assert machine.busy_cores() == pytest.approx(1.5)
+
+
+def test_others_on_a_machine_of_which_a_container_may_use_a_part_count_by_their_share(readings, monkeypatch):
+    may_use(monkeypatch, [0, 1, 2, 3], num=2)
+    readings += [[START] * 4, [later(user=0.2), later(user=0.2), later(idle=0.2), later(idle=0.2)]]
+    assert machine.busy_cores() == pytest.approx(1)
 
 
 def test_a_clock_that_goes_back_takes_nothing_away(readings):

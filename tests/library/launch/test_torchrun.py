@@ -379,7 +379,7 @@ def test_threads_are_shared_out_and_what_the_user_set_stays(monkeypatch):
     def num_threads(*words, **env):
         return environment_with(*words, env=env)["OMP_NUM_THREADS"]
 
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(elastic, "num_cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert num_threads("--nproc_per_node=2") == "4"
     assert num_threads("--nproc-per-node", "auto") == "8"

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from worldsize import framing
+from worldsize.cores import num_cores
 from worldsize.launch.display import view
 from worldsize.launch.launcher import arguments, forkserver
 from worldsize.launch.launcher.flags import Flags
@@ -282,7 +283,7 @@ class ElasticWorkerGroup(WorkerGroup):
 def environment(flags: Flags, env: Mapping[str, str], path: str) -> dict[str, str]:
     """The environment of an agent and its ranks; the user's settings take precedence."""
     ours = {
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // flags.num_ranks)),
+        "OMP_NUM_THREADS": str(max(1, num_cores() // flags.num_ranks)),
         "PYTHONUNBUFFERED": "1",
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank ${rank}] ",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # keys left in a shared store fail restarts on Gloo (torch 2.13)

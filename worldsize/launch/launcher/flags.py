@@ -109,7 +109,7 @@ def _number(text: str, flag: str) -> int:
 def _num_ranks(nproc_per_node: str) -> int:
     """The number of ranks on this machine; for words such as auto and gpu, torch counts them."""
     if not re.fullmatch(r"-?\d+", nproc_per_node):
-        return os.cpu_count() or 1 if nproc_per_node == "cpu" else 1
+        return os.cpu_count() or 1 if nproc_per_node == "cpu" else 1  # as torchrun counts them
     if int(nproc_per_node) < 1:
         raise ValueError(f"--nproc-per-node must be a whole number, 1 or more; got {nproc_per_node}")
     return int(nproc_per_node)

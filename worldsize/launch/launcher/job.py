@@ -6,6 +6,7 @@ import os
 import sys
 
 from worldsize import hardware
+from worldsize.cores import num_cores
 from worldsize.emulate.protocol.messages import Emulated
 from worldsize.launch.launcher.pickling import Carried
 from worldsize.launch.launcher.spec import Spec
@@ -25,7 +26,7 @@ def jobs_of(
     if spec.memory and spec.cluster is not None:
         cluster = hardware.cluster(spec.cluster) if isinstance(spec.cluster, str) else spec.cluster
         capacity = Capacity(cluster.gpu.memory_bytes, cluster.gpu.name, spec.world_size)
-    num_threads = max(1, (os.cpu_count() or 1) // spec.world_size)
+    num_threads = max(1, num_cores() // spec.world_size)
     return [
         Job(
             rank=rank,
