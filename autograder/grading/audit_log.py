@@ -33,6 +33,7 @@ import worldsize
 from autograder.course import graded_files, programs_of
 from autograder.files import MAX_BYTES, file_sha256
 from autograder.judging.report import CheckResult, Outcome, Report
+from autograder.submissions.class_folders import course_glob
 from worldsize.files import replace_file
 
 LOG = "gradebook-audit.jsonl"
@@ -239,8 +240,9 @@ def read(log: Path) -> tuple[list[Entry], list[str]]:
 def missing_entries(coursedir: CourseDirectory, entries: list[Entry]) -> list[str]:
     """A sentence for each graded notebook whose entry is no longer in the log, as when its end was cut off."""
     known = {entry.sha256 for entry in entries}
-    pattern = coursedir.format_path(coursedir.autograded_directory, "*", "*")
-    paths = sorted(Path("/").glob(str(Path(pattern, "*.ipynb")).lstrip("/")))
+    paths = course_glob(
+        coursedir, str(Path(coursedir.format_path(coursedir.autograded_directory, "*", "*"), "*.ipynb"))
+    )
     marks = {path: json.loads(path.read_bytes())["metadata"].get(MARK) for path in paths}
     return [
         f"{path} was graded as entry {mark['number']}, which the log does not hold."

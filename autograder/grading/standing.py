@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict
 
 from autograder.grading import audit_log
 from autograder.grading.term.due_dates import due_date, extension_of
+from autograder.submissions.class_folders import course_glob
 from autograder.submissions.team_work import submitter_of
 from autograder.tables.extensions import Extensions
 from autograder.tables.roster import class_roster
@@ -217,8 +218,8 @@ def standings(
 def _standings_of_strangers(coursedir: CourseDirectory, gradebook: Gradebook, assignment: Any) -> list[Standing]:
     """The standings of everybody who handed in and is not in the gradebook yet."""
     known = {student.id for student in gradebook.students}
-    folders = glob.glob(coursedir.format_path(coursedir.submitted_directory, "*", glob.escape(assignment.name)))
-    names = sorted({Path(folder).parent.name for folder in folders} - known)
+    pattern = coursedir.format_path(coursedir.submitted_directory, "*", glob.escape(assignment.name))
+    names = sorted({folder.parent.name for folder in course_glob(coursedir, pattern)} - known)
     # the name of a folder may be no text, which no file of ours could hold
     written = [os.fsencode(name).decode(errors="backslashreplace") for name in names]
     due = str(assignment.duedate or "")

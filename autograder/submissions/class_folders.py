@@ -39,6 +39,12 @@ def class_folders(coursedir: CourseDirectory, assignment: str) -> ClassFolders:
     )
 
 
+def course_glob(coursedir: CourseDirectory, pattern: str) -> list[Path]:
+    """The paths that match a pattern below the course, whose own folder may be called `course [2026]`."""
+    root = str(coursedir.root)
+    return sorted(map(Path, glob.glob(glob.escape(root) + pattern.removeprefix(root))))
+
+
 def pattern(student: str) -> str:
     """A pattern that nbgrader matches with this student only: it takes ids for patterns and strips their blanks."""
     return "".join("[ ]" if one == " " else one for one in glob.escape(student))

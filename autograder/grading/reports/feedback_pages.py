@@ -20,6 +20,7 @@ from nbgrader.coursedir import CourseDirectory
 from autograder.course import CONFIG_FILE, notebook_of
 from autograder.files import file_sha256, write_whole
 from autograder.grading import audit_log
+from autograder.submissions.class_folders import course_glob
 from autograder.submissions.regrade_requests import requests
 from autograder.submissions.team_work import submitter_of
 from autograder.tables.teams import teams
@@ -103,8 +104,8 @@ def _copied(coursedir: CourseDirectory, assignment: str, student: str, author: s
 
 def _students(coursedir: CourseDirectory, directory: str, assignment: str) -> set[str]:
     """Everybody with a folder of the assignment there."""
-    folders = glob.glob(coursedir.format_path(directory, "*", glob.escape(assignment)))
-    return {Path(folder).parent.name for folder in folders if Path(folder).is_dir()}
+    pattern = coursedir.format_path(directory, "*", glob.escape(assignment))
+    return {folder.parent.name for folder in course_glob(coursedir, pattern) if folder.is_dir()}
 
 
 def _record_of(coursedir: CourseDirectory, assignment: str, student: str) -> Path:

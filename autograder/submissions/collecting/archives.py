@@ -44,7 +44,7 @@ class Extractor(ExtractorPlugin):
             if not path.is_file():
                 continue
             dest.mkdir(parents=True, exist_ok=True)
-            if path.suffix in self.zip_ext:
+            if _is_archive(path, self.zip_ext):
                 unpacking = _Unpacking(self.zip_ext, self.log, inner_bytes)
                 unpacking.archive(path, dest, _Budget(self.max_archive_bytes), _MAX_DEPTH)
                 failed += unpacking.failed
@@ -77,7 +77,8 @@ class _Unpacking:
     def archive(self, path: Path, folder: Path, budget: _Budget, depth: int) -> None:
         """Unpack a whole archive into a folder of its name in `folder`, or record that it cannot be."""
         # of a name such as x.tar.zip the rest would not say that an archive lies beside its folder
-        name = path.name.removesuffix(".tar.gz" if path.name.endswith(".tar.gz") else path.suffix)
+        ending = ".tar.gz" if path.name.lower().endswith(".tar.gz") else path.suffix
+        name = path.name[: -len(ending)]
         with tempfile.TemporaryDirectory(dir=folder) as unpacked:
             try:
                 written = set(_unpack(path, Path(unpacked), budget))
@@ -86,7 +87,7 @@ class _Unpacking:
                 self._log.error("%s is not unpacked: %s", path, reason or type(reason).__name__)
                 self.failed.append(path.name)
                 return
-        for inner in sorted(folder / name / one for one in written if one.suffix in self._extensions):
+        for inner in sorted(folder / name / one for one in written if _is_archive(one, self._extensions)):
             if not depth:
                 self._log.error("%s is not unpacked: it lies in more than %d archives", inner, _MAX_DEPTH)
                 self.failed.append(inner.name)
@@ -94,6 +95,10 @@ class _Unpacking:
             # a student's archive has a budget of its own, which the archives in it share
             own = _Budget(self._inner_bytes) if depth == _MAX_DEPTH else budget
             self.archive(inner, inner.parent, own, depth - 1)
+
+
+def _is_archive(path: Path, extensions: list[str]) -> bool:
+    return path.suffix.lower() in [extension.lower() for extension in extensions]
 
 
 def _unpack(path: Path, dest: Path, budget: _Budget) -> Iterator[Path]:

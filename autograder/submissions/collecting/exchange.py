@@ -30,6 +30,7 @@ from nbgrader.exchange.default import (
 from nbgrader.utils import ignore_patterns
 
 from autograder.course import is_project
+from autograder.submissions.class_folders import course_glob
 
 PROGRAMS = "*.py"
 _MAX_DEPTH = 20  # of folders in folders, each of which is held open
@@ -90,9 +91,9 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
         Raises:
             ExchangeError: for some it was not; the text names their folders.
         """
-        folders, failed = sorted(glob.glob(self.src_path)), []
-        for folder in folders:
-            self.src_path = folder
+        failed = []
+        for folder in map(str, course_glob(self.coursedir, self.src_path)):
+            self.src_path = glob.escape(folder)
             try:
                 super().copy_files()
             except (OSError, ValueError) as reason:

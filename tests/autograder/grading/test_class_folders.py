@@ -5,12 +5,14 @@ import os
 from collections import Counter
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 import stand_in_judge
 from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
+from nbgrader.coursedir import CourseDirectory
 from rich.console import Console
 from tiny_class import RIGHT, hand_in, lab, place
 from tiny_lab import NAME, answered, make_course, release
@@ -19,7 +21,7 @@ from typer.testing import CliRunner
 from autograder import cli
 from autograder.cli import app
 from autograder.course import open_course
-from autograder.grading import audit_log
+from autograder.grading import audit_log, exports, feedback_pages
 
 REFUSED = {
     b"M\xfcller": "it is not text in UTF-8",
@@ -169,3 +171,18 @@ def test_names_that_an_instructor_should_see_stand_in_the_table_each_time(course
         _, said = grade(course)
         (row,) = (line for line in said.splitlines() if "eve" in line)
         assert "look at" in said and "mean: sys.modules" in row and "5 points" in row
+
+
+@pytest.mark.parametrize("name", ["course", "course [2026]", "what?*"])
+def test_a_course_may_lie_in_a_folder_whose_name_is_a_pattern(tmp_path, name):
+    coursedir = CourseDirectory(root=str(tmp_path / name))
+    for step in ("submitted", "autograded"):
+        for student in ("zoe", "[ada]"):
+            (tmp_path / name / step / student / NAME).mkdir(parents=True)
+    graded = tmp_path / name / "autograded" / "zoe" / NAME / f"{NAME}.ipynb"
+    graded.write_text(json.dumps({"metadata": {audit_log.MARK: {"number": 3, "sha256": "lost"}}}))
+    assignment = SimpleNamespace(name=NAME, duedate=None, max_score=5)
+    strangers = exports._rows_of_strangers(coursedir, SimpleNamespace(students=[]), assignment)
+    assert [row.student for row in strangers] == ["[ada]", "zoe"]
+    assert feedback_pages._students(coursedir, "autograded", NAME) == {"zoe", "[ada]"}
+    assert len(audit_log.missing_entries(coursedir, [])) == 1

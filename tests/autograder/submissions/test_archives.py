@@ -70,6 +70,12 @@ def locked() -> bytes:
     return bytes(data)
 
 
+def test_endings_in_capitals_are_archives_too(extract):
+    inner = tarred({"lab.ipynb": b"{}"})
+    found, _ = extract({"LAB01.ZIP": zipped({"Eve.Tar.GZ": inner}), "BROKEN.ZIP": b"no zip"})
+    assert found == {"extracted/LAB01/Eve.Tar.GZ", "extracted/LAB01/Eve/lab.ipynb"}
+
+
 def test_archives_and_those_in_them_are_unpacked_and_other_files_copied(extract):
     inner = zipped({"lab.ipynb": b"{}"})
     outer = zipped({"ada.zip": inner, "bob_lab.ipynb": b"{}", "deep/eve.tar.gz": tarred({"x/lab.ipynb": b"{}"})})

@@ -280,6 +280,16 @@ def released_feedback(root: Path, student: str, secret: str | None) -> None:
         (folder / "submission_secret.txt").write_bytes(secret.encode("latin-1"))
 
 
+def test_feedback_is_released_from_a_course_with_brackets_in_its_path(tmp_path):
+    root = tmp_path / "course [2026]"
+    released_feedback(root, "ada", "a")
+    (root / "exchange").mkdir()
+    app = collector(root)
+    exchange.ReleaseFeedback(coursedir=app.coursedir, config=app.config).start()
+    pages = (root / "exchange" / "worldsize" / "feedback").glob("*.html")
+    assert [page.read_text() for page in pages] == ["ada"]
+
+
 def test_feedback_of_the_others_is_released_where_one_student_has_no_secret(tmp_path):
     for student, secret in (("ada", "a"), ("bob", None), ("cleo", "\xff"), ("dan", "d")):
         released_feedback(tmp_path, student, secret)
