@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, Protocol
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
 if TYPE_CHECKING:
     import torch
@@ -63,14 +64,15 @@ def expect_close(
     """
     import torch
 
-    if not isinstance(expected, torch.Tensor):  # a plain number prescribes no dtype
+    is_number = not isinstance(expected, torch.Tensor)
+    if is_number:  # a plain number prescribes no dtype
         expected = torch.tensor(float(expected), dtype=torch.float64)
         if isinstance(actual, torch.Tensor) and not actual.is_complex():
             actual = actual.double()
-        elif isinstance(actual, int | float) and not isinstance(actual, bool):
+        elif isinstance(actual, Real) and not isinstance(actual, bool):  # NumPy's too
             actual = torch.tensor(_as_float(actual), dtype=torch.float64)
     if not isinstance(actual, torch.Tensor):
-        raise CheckFailed(f"{what} to be a tensor", _kind_of(actual), hint, picture)
+        raise CheckFailed(f"{what} to be a {'number' if is_number else 'tensor'}", _kind_of(actual), hint, picture)
     if actual.shape != expected.shape:
         raise CheckFailed(f"{what} of shape {tuple(expected.shape)}", f"shape {tuple(actual.shape)}", hint, picture)
     if actual.dtype != expected.dtype:
@@ -95,11 +97,11 @@ def _kind_of(value: Any) -> str:
     return f"{value} of type {kind}" if is_short else f"a {kind}"
 
 
-def _as_float(number: float) -> float:
+def _as_float(number: SupportsFloat) -> float:
     try:
         return float(number)
     except OverflowError:  # an int too large for a float
-        return float("inf") if number > 0 else float("-inf")
+        return float("-inf") if str(number).startswith("-") else float("inf")
 
 
 @contextmanager

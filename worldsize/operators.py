@@ -96,7 +96,7 @@ def flops_per_s(kind: Literal["matmul", "attention"], dtype: str, gpu: Gpu) -> f
 
 
 def kernels_of(gpu: Gpu) -> Kernels:
-    """What was measured on this GPU, or on the nearest: one of its architecture, or an H100."""
+    """What was measured on this GPU, or on the nearest: one of its architecture, or an H100, also for a CPU core."""
     return _OF_GPU.get(gpu.name) or _OF_ARCHITECTURE.get(gpu.architecture, _H100)
 
 

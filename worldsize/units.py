@@ -35,14 +35,16 @@ _COUNTS = [(1, ""), (10**3, "K"), (10**6, "M"), (10**9, "B"), (10**12, "T")]
 
 def format_bytes(size_bytes: float, binary: bool = False) -> str:
     """Text such as `2.80 TB` (powers of 1000, as data sheets count) or, with `binary`, `4.00 MiB`."""
+    if not math.isfinite(size_bytes):
+        return f"{size_bytes:g} B"
     factor, unit = scale(size_bytes, _BINARY if binary else _DECIMAL)
     return f"{round(size_bytes)} B" if unit == "B" else f"{significant(size_bytes / factor)} {unit}"
 
 
 def format_time_s(time_s: float) -> str:
     """Text such as `12.5 ms` or `32.0 years` for a time in seconds."""
-    if time_s == 0:
-        return "0 s"
+    if time_s == 0 or not math.isfinite(time_s):
+        return f"{time_s:g} s"
     factor, unit = scale(time_s, _TIMES)
     return f"{significant(time_s / factor)} {unit}"
 
@@ -168,7 +170,9 @@ def _decimals(value: float, digits: int) -> int:
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """'rank 1', 'ranks 0 to 7' or 'ranks 0, 2 and 3', of many only the first."""
+    """'no ranks', 'rank 1', 'ranks 0 to 7' or 'ranks 0, 2 and 3', of many only the first."""
+    if not ranks:
+        return "no ranks"
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):

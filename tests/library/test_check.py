@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -60,7 +61,9 @@ def test_what_is_close_passes(actual, expected):
         (torch.tensor([True]), torch.tensor([1]), "of type torch.int64. Got: type torch.bool."),
         (None, torch.ones(1), "Expected: the gradient to be a tensor. Got: None."),
         (1.0, torch.ones(1), "to be a tensor. Got: 1.0 of type float."),
-        (True, 1.0, "Got: True of type bool."),
+        (True, 1.0, "to be a number. Got: True of type bool."),
+        (np.float32(2), 1.0, "to be 1. Got: 2."),
+        (np.bool_(True), 1.0, "to be a number. Got: a bool"),
         ("1", 1.0, "Got: a str."),
         (torch.tensor(1 + 1j), 1.0, "complex64"),
         (torch.tensor([1 + 3j]), torch.tensor([1 + 2j]), "to be 1+2j. Got: 1+3j."),
@@ -69,6 +72,11 @@ def test_what_is_close_passes(actual, expected):
 )
 def test_what_is_not_close_is_told(actual, expected, words):
     assert words in failure(actual, expected, "the gradient")
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64, int, torch.tensor])
+def test_a_number_is_close_whatever_its_kind(kind):
+    expect_close(kind(1), 1.0, "the loss")
 
 
 def test_the_element_that_is_furthest_off_is_named():

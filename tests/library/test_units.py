@@ -143,3 +143,9 @@ def test_typed_numbers_are_read_with_or_without_their_unit(typed, unit, value):
 def test_what_is_not_a_number_in_the_unit_is_refused(typed, unit, reason):
     with pytest.raises(ValueError, match=f"^{reason}"):
         units.parse_number(typed, unit)
+
+
+def test_ranks_and_amounts_that_are_none_have_words():
+    assert units.format_ranks([]) == "no ranks"
+    assert [units.format_time_s(float(value)) for value in ("nan", "inf", "-inf")] == ["nan s", "inf s", "-inf s"]
+    assert [units.format_bytes(float(value)) for value in ("nan", "inf")] == ["nan B", "inf B"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worldsize.hardware import Cluster, Gpu, Link
+from worldsize.hardware import HOST, Cluster, Gpu, Link
 from worldsize.units import GB
 
 _ROUND = "round figures for a classroom of desktop machines, chosen in 2026; no product's"
@@ -11,7 +11,7 @@ CLASSROOM = Cluster(
     name="classroom",
     gpu=Gpu(
         name="one core of a desktop processor",
-        architecture="hopper",
+        architecture=HOST,
         memory_bytes=16 * GB,
         memory_bandwidth_bytes_per_s=45e9,
         peak_flops_per_s={"float32": 32e9},

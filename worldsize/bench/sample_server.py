@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import select
 import signal
@@ -26,6 +27,7 @@ from worldsize import framing
 from worldsize.bench.checkpoint_folder import CheckpointFolder
 from worldsize.bench.task import Task, TextTask
 
+_log = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 256
 _MAX_TAKES = 200_000
 _MAX_HEADER_BYTES = 4096
@@ -195,8 +197,11 @@ class SampleServer:
         try:
             while self._answer(connection):
                 pass
+        except _Impossible as reason:
+            with contextlib.suppress(OSError):  # the client may have gone
+                framing.send(connection.sock, "refused", reason=str(reason))
         except Exception:  # a bad message ends this connection and no other
-            pass
+            _log.debug("a connection ended", exc_info=True)
         finally:
             with self._lock:
                 self._connections.discard(connection)
@@ -330,7 +335,7 @@ class SampleServer:
 
     def _lent(self) -> CheckpointFolder:
         if self._checkpoints is None:
-            raise ValueError("this training keeps no checkpoints that could be damaged")
+            raise _Impossible("this training keeps no checkpoints that could be damaged")
         return self._checkpoints
 
     def _has_outlived_its_save(self, take: Take) -> bool:
@@ -393,6 +398,10 @@ class SampleServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Impossible(Exception):
+    """A disturbance that the training gives no occasion for; the text says why."""
 
 
 class _Connection:

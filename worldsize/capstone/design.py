@@ -19,7 +19,7 @@ from worldsize.planning.memory_estimate import OPTIMIZER_BYTES, WEIGHT_BYTES
 
 EXAMPLES = Path(__file__).parent / "designs"  # one that adds up, and published systems
 _STORE_LATENCY_S = hardware.LUSTRE.latency_s
-_TOO_MANY, _TOO_MUCH = 10**15, 1e30  # beyond every design, and small enough to calculate with
+_COUNT_LIMIT, _AMOUNT_LIMIT = 10**15, 1e30  # above every design, and low enough to calculate with
 _MOST_SHOWN = 60  # characters of a value that is refused
 
 
@@ -31,10 +31,10 @@ def _not_quoted(value: object) -> object:
 
 
 Number = BeforeValidator(_not_quoted)
-Count: TypeAlias = Annotated[int, Number, Field(ge=1, lt=_TOO_MANY)]
-CountOrNone: TypeAlias = Annotated[int, Number, Field(ge=0, lt=_TOO_MANY)]
-Amount: TypeAlias = Annotated[float, Number, Field(gt=0, lt=_TOO_MUCH)]
-AmountOrNone: TypeAlias = Annotated[float, Number, Field(ge=0, lt=_TOO_MUCH)]
+Count: TypeAlias = Annotated[int, Number, Field(ge=1, lt=_COUNT_LIMIT)]
+CountOrNone: TypeAlias = Annotated[int, Number, Field(ge=0, lt=_COUNT_LIMIT)]
+Amount: TypeAlias = Annotated[float, Number, Field(gt=0, lt=_AMOUNT_LIMIT)]
+AmountOrNone: TypeAlias = Annotated[float, Number, Field(ge=0, lt=_AMOUNT_LIMIT)]
 Fraction: TypeAlias = Annotated[float, Number, Field(ge=0, le=1)]
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 Point = tuple[float, float]
 Size = tuple[float, float]
 
-_AIR = 2.0  # kept free round every label, in the unit of all lengths here, which is points for a picture
+_CLEARANCE = 2.0  # kept free round every label, in the unit of all lengths here, which is points for a picture
 _SIDES = [(1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)]  # of a point, best first
 _DISTANCES = (10, 16, 24, 34, 46, 60, 80, 105, 135, 170, 210)  # of a label with a leader
 _NUM_DIRECTIONS = 24
@@ -139,9 +139,11 @@ def _place_in_turn(order: Sequence[int], choices: Sequence[Sequence[Place]]) -> 
 
 def _collide(one: Place, other: Place) -> bool:
     """True when a label or its leader is in the way of the other label or its leader."""
-    if one.box.grown(_AIR).overlaps(other.box) or (one.leader and _meets(one.leader, other.box.grown(_AIR))):
+    if one.box.grown(_CLEARANCE).overlaps(other.box) or (
+        one.leader and _meets(one.leader, other.box.grown(_CLEARANCE))
+    ):
         return True
-    if other.leader and _meets(other.leader, one.box.grown(_AIR)):
+    if other.leader and _meets(other.leader, one.box.grown(_CLEARANCE)):
         return True
     return one.leader is not None and other.leader is not None and _cross(one.leader, other.leader)
 
@@ -156,10 +158,10 @@ def _choices(
     boxes = [*_beside(point, size, radius), *_apart(point, size, radius)]
     found = []
     for box, cost in [*boxes, *(_anywhere(point, size, frame) if is_anywhere else [])]:
-        if not frame.holds(box) or any(box.grown(_AIR / 2).overlaps(mark) for mark in marks):
+        if not frame.holds(box) or any(box.grown(_CLEARANCE / 2).overlaps(mark) for mark in marks):
             continue
         leader = None if cost < len(_SIDES) else _leader(point, box, radius)
-        num_crossed = sum(_distance(leader, other) < radius + _AIR / 2 for other in others) if leader else 0
+        num_crossed = sum(_distance(leader, other) < radius + _CLEARANCE / 2 for other in others) if leader else 0
         is_ambiguous = not leader and any(math.dist(box.nearest(other), other) < 2.5 * radius for other in others)
         found.append(Place(box, leader, cost + _AMBIGUOUS * is_ambiguous + _CROSSED * num_crossed))
     return sorted(found, key=lambda place: place.cost)
@@ -167,7 +169,7 @@ def _choices(
 
 def _beside(point: Point, size: Size, radius: float) -> list[tuple[Box, float]]:
     """The eight places that touch a point's mark; each costs less than `len(_SIDES)`."""
-    away = radius + _AIR
+    away = radius + _CLEARANCE
     near = [(away if x and not y else 0.7 * away if x else 0, away if y and not x else 0.7 * away) for x, y in _SIDES]
     return [
         (_box(point[0] + x * (dx + size[0] / 2), point[1] + y * (dy + size[1] / 2), size), cost)
@@ -192,7 +194,7 @@ def _anywhere(point: Point, size: Size, frame: Box) -> list[tuple[Box, float]]:
     """Places all over the frame, for a label that finds none nearby."""
     found = []
     columns = max(1, int((frame.right - frame.left) // (0.5 * size[0] + 20)))
-    rows = max(1, int((frame.top - frame.bottom) // (size[1] + 2 * _AIR)))
+    rows = max(1, int((frame.top - frame.bottom) // (size[1] + 2 * _CLEARANCE)))
     for column in range(columns + 1):
         for row in range(rows + 1):
             x = frame.left + size[0] / 2 + (frame.right - frame.left - size[0]) * column / columns

@@ -17,7 +17,7 @@ from worldsize.draw.picture import Picture
 
 _FONT_SIZE = 9
 _LONGEST = 28  # characters of a label on one line
-_AIR = 2.0  # between two labels, in points
+_LABEL_GAP_PT = 2.0  # between two labels
 _WAY, _SAMPLE = 16.0, 22.0  # the widths of what joins a line's end to its label, and of the line's style beside it
 
 
@@ -29,10 +29,12 @@ def label_ends(picture: Picture) -> None:
     texts = {axes: [_write(axes, str(line.get_label())) for line in axes.lines] for axes in picture.axes}
     picture.draw_without_rendering()  # which decides where the panels lie
     scale = POINTS_PER_INCH / picture.dpi
-    heights = {axes: [text.get_window_extent().height * scale + _AIR for text in texts[axes]] for axes in picture.axes}
+    heights = {
+        axes: [text.get_window_extent().height * scale + _LABEL_GAP_PT for text in texts[axes]] for axes in picture.axes
+    }
     lacking = max(sum(heights[axes]) - axes.get_window_extent().height * scale for axes in picture.axes)
     if lacking > 0:
-        taller_in = (lacking + _AIR) * len(picture.axes) / POINTS_PER_INCH
+        taller_in = (lacking + _LABEL_GAP_PT) * len(picture.axes) / POINTS_PER_INCH
         picture.set_figheight(picture.get_figheight() + taller_in)
         picture.draw_without_rendering()
     picture.set_layout_engine("none")

@@ -12,7 +12,7 @@ _NODE, _MOST_OF_ARC = 0.19, 0.24  # a node's radius: a fraction of the circle's,
 _BEND = 0.16  # of an arrow's length, to its left, so that there and back are two arrows
 _HUB = 0.5  # the radius of the hub in the middle, as a fraction of the circle's
 _NAMES_INSIDE, _OUTSIDE = 24, 1.1  # how many ranks have room for their number; where it is otherwise, in radii
-_AIR = 1.15  # between a node's edge and an arrow
+_ARROW_CLEARANCE = 1.15  # times a node's radius: from its middle to the end of an arrow
 
 
 class Curve(NamedTuple):
@@ -86,8 +86,8 @@ class Circle:
     def _between(
         self, start: tuple[float, float], middle: tuple[float, float], end: tuple[float, float], cut: float
     ) -> Curve:
-        x0, y0 = _towards(start, middle, self.node * _AIR)
-        x2, y2 = _towards(end, middle, cut * _AIR)
+        x0, y0 = _towards(start, middle, self.node * _ARROW_CLEARANCE)
+        x2, y2 = _towards(end, middle, cut * _ARROW_CLEARANCE)
         return Curve(x0, y0, *middle, x2, y2)
 
 

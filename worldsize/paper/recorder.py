@@ -14,7 +14,7 @@ import torch
 from worldsize.emulate.protocol.record import COMPUTE, POST, Step
 from worldsize.emulate.worker.steps import Steps
 from worldsize.emulate.worker.waits import Waits
-from worldsize.emulate.worker.works import Call, Future, Observer, Work
+from worldsize.emulate.worker.works import Call, Fulfilments, Future, Observer, Work
 from worldsize.paper.operator_log import OperatorLog
 from worldsize.paper.record import BEGIN, END, OTHER, Boundary, Group, Post
 from worldsize.paper.side import Side
@@ -41,7 +41,7 @@ class Recorder(Steps):
         self.log = OperatorLog(self._note_work)
         super().__init__(self.log)
         self.rank, self.world_size, self.observer, self.side = rank, world_size, observer, side
-        self.waits = Waits(lambda: None)
+        self.waits, self.fulfilments = Waits(lambda: None), Fulfilments()
         self.batches: list[Counter[int]] = []
         self.posts: list[Post] = []
         self.groups: dict[Group, int] = {}

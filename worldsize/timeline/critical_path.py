@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from worldsize.event import COMMUNICATION, LOST, WAIT, Event, channel, operations
 
-_ALMOST = 1e-9  # of the run's length: times this close count as equal
+_RELATIVE_TOLERANCE = 1e-9  # of the run's length: times this close count as equal
 
 
 def critical_path(events: Iterable[Event]) -> list[Event]:
@@ -33,7 +33,7 @@ class _Walk:
     def __init__(self, events: Sequence[Event]) -> None:
         """Prepare the walk; the events come in order of their ends."""
         self._now_s = max((event.end_s for event in events), default=0.0)
-        self._almost_s = _ALMOST * (self._now_s - min((event.start_s for event in events), default=0.0))
+        self._almost_s = _RELATIVE_TOLERANCE * (self._now_s - min((event.start_s for event in events), default=0.0))
         self._parts = {id(part): parts for parts in operations(events) for part in parts}
         self._passed: set[int] = set()
         self._channels: dict[tuple[int, object], list[Event]] = defaultdict(list)  # rank and channel -> communication

@@ -29,7 +29,7 @@ from nbgrader.exchange.default import (
 )
 from nbgrader.utils import ignore_patterns
 
-from autograder.course import is_project
+from autograder.course import coursedir_of, is_project
 from autograder.submissions.class_folders import course_glob
 
 PROGRAMS = "*.py"
@@ -92,7 +92,7 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
             ExchangeError: for some it was not; the text names their folders.
         """
         failed = []
-        for folder in map(str, course_glob(self.coursedir, self.src_path)):
+        for folder in map(str, course_glob(coursedir_of(self), self.src_path)):
             self.src_path = glob.escape(folder)
             try:
                 super().copy_files()

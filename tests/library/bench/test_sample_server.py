@@ -57,6 +57,15 @@ def test_samples_are_those_of_the_seed_and_every_take_is_noted(server) -> None:
     assert [take.time_s for take in takes] == sorted(take.time_s for take in takes)
 
 
+@pytest.mark.parametrize("kind", ["full_disk", "truncate"])
+def test_a_training_without_checkpoints_says_why_none_can_be_damaged(kind) -> None:
+    with (
+        SampleServer(TASK, 7, "/tmp", Disturbance(kind, step=0, rank=0)) as server,
+        pytest.raises(ValueError, match="this training keeps no checkpoints that could be damaged"),
+    ):
+        Samples(server.address, 0).take(0, 0, 8)
+
+
 def test_a_sample_that_nobody_took_is_missed(server) -> None:
     samples = Samples(server.address, 0)
     for step in range(TASK.num_steps):

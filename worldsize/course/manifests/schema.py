@@ -40,10 +40,16 @@ def saved(folder: Path | str) -> Schemas:
     found = {}
     for path in sorted([*Path(folder).glob("*.yaml"), *Path(folder).glob("*.yml")]):
         for one in _definitions(path):
-            names, group = one["spec"]["names"], one["spec"]["group"]
-            for version in one["spec"]["versions"]:
-                schema = version["schema"]["openAPIV3Schema"]
-                found[f"{group}/{version['name']}", names["kind"]] = _closed(_with_metadata(schema))
+            try:
+                names, group = one["spec"]["names"], one["spec"]["group"]
+                for version in one["spec"]["versions"]:
+                    schema = version["schema"]["openAPIV3Schema"]
+                    found[f"{group}/{version['name']}", names["kind"]] = _closed(_with_metadata(schema))
+            except (KeyError, TypeError, AttributeError) as error:
+                lack = f"lacks {error}" if isinstance(error, KeyError) else "is malformed"
+                raise ValueError(
+                    f"{path}: a CustomResourceDefinition {lack}; save it again with `kubectl get crd -o yaml`"
+                ) from None
     if not found:
         raise ValueError(f"{folder} holds no CustomResourceDefinition; save them by `kubectl get crd -o yaml`")
     return found
@@ -56,7 +62,9 @@ def _definitions(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path}: {error}") from None
     for document in documents:
         one_by_one = document.get("items", [document]) if isinstance(document, dict) else []
-        yield from (one for one in one_by_one if one.get("kind") == "CustomResourceDefinition")
+        yield from (
+            one for one in one_by_one if isinstance(one, dict) and one.get("kind") == "CustomResourceDefinition"
+        )
 
 
 @cache

@@ -36,8 +36,12 @@ class Tail:
     def last(self, num_characters: int) -> str:
         """At most this many of the last characters, from the start of a line where there is one."""
         pieces: list[str] = []
-        while len(pieces) < len(self._pieces) and sum(map(len, pieces)) < num_characters:
-            pieces.append(self._pieces[-1 - len(pieces)])
+        num_taken = 0
+        for piece in reversed(self._pieces):
+            if num_taken >= num_characters:
+                break
+            pieces.append(piece)
+            num_taken += len(piece)
         text = "".join(reversed(pieces))
         if len(text) <= num_characters and len(pieces) == len(self._pieces):
             return text

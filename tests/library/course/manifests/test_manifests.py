@@ -380,6 +380,18 @@ def test_a_list_of_definitions_is_read_as_kubectl_prints_it(crds: Path) -> None:
     assert check(a_set("{suspend: true}"), crds) == []
 
 
+@pytest.mark.parametrize(
+    ("versions", "reason"),
+    [("[{name: v1}]", "lacks 'schema'"), ("[v1]", "is malformed"), ("3", "is malformed")],
+)
+def test_a_definition_without_a_schema_is_named(tmp_path: Path, versions, reason) -> None:
+    (tmp_path / "a.yaml").write_text(
+        f"kind: CustomResourceDefinition\nspec:\n  group: g\n  names: {{kind: K}}\n  versions: {versions}\n"
+    )
+    with pytest.raises(ValueError, match=rf"a\.yaml: a CustomResourceDefinition {reason}"):
+        check(FILES["jobset.yaml"], tmp_path)
+
+
 def test_a_folder_without_definitions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no CustomResourceDefinition"):
         check(FILES["jobset.yaml"], tmp_path)
