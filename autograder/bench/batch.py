@@ -88,8 +88,8 @@ class HandedIn(Lab):
     submissions: Path = Path()
     kept_in: Path = Path()
 
-    def submission(self, student: str) -> Path:
-        """The file that a student handed in, like `Lab.submission`."""
+    def submitted_file(self, student: str) -> Path:
+        """The file that a student handed in, like `Lab.submitted_file`."""
         folder = self.submissions / student
         folder = folder / self.name if (folder / self.name).is_dir() else folder
         return folder / f"{notebook_of(self.name)}.ipynb"
@@ -150,7 +150,7 @@ class Batch:
         if again:
             journal.unlink(missing_ok=True)
         try:
-            source = submitted_files.read_program(self.lab.submission(student).with_name(PROGRAM))
+            source = submitted_files.read_program(self.lab.submitted_file(student).with_name(PROGRAM))
             for message in engine.measure(self._job(source), journal):
                 if isinstance(message, Progress):
                     on_progress(student, "measured", message.done, message.total)
@@ -193,7 +193,7 @@ class Batch:
     def _fingerprint(self, student: str) -> str:
         """A hash of the program, of how it is measured, and of the code that measures."""
         try:
-            source = submitted_files.read_program(self.lab.submission(student).with_name(PROGRAM))
+            source = submitted_files.read_program(self.lab.submitted_file(student).with_name(PROGRAM))
         except (Malformed, OSError) as reason:  # measuring it reports the reason
             source = f"malformed: {reason}"
         basis = [source, self.settings, self.lab.limits, engine_sha256()]

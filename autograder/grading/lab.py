@@ -99,7 +99,7 @@ class Lab:
         """What students got, programs included."""
         return self._release_path.parent
 
-    def submission(self, student: str) -> Path:
+    def submitted_file(self, student: str) -> Path:
         """The file that a student handed in; it may be absent, have a different name, or be anything else."""
         return handed_in(self._folder(self.coursedir.submitted_directory, student), notebook_of(self.name))
 
@@ -119,7 +119,7 @@ class Lab:
                 f"Submissions exist from {', '.join(known)}."
             )
         if not known and not refused:
-            raise ValueError(f"Nobody handed in {self.name}: no file matches {self.submission('STUDENT')}.")
+            raise ValueError(f"Nobody handed in {self.name}: no file matches {self.submitted_file('STUDENT')}.")
         return [student for student in known if not students or student in students]
 
     def refused(self, students: Sequence[str]) -> dict[str, Judged]:
@@ -151,7 +151,7 @@ class Lab:
 
     def fingerprint(self, student: str) -> str:
         """A hash of the submission, of the lab and of the grader's own code."""
-        path = self.submission(student)
+        path = self.submitted_file(student)
         own, solved = self._programs_beside(path), self._programs_beside(self.checks)
         every = (path, self._release_path, self.checks, *own.values(), *solved.values())
         files = [file_sha256(file) for file in every]
@@ -163,7 +163,7 @@ class Lab:
         Raises:
             Malformed: it cannot be graded.
         """
-        path = self.submission(student)
+        path = self.submitted_file(student)
         return read_submission(path, self.release, student, self._programs_beside(path))
 
     def kept(self, student: str) -> Judged | None:

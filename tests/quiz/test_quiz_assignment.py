@@ -201,7 +201,7 @@ def test_who_is_not_on_the_roster_gets_no_score(course, tmp_path):
     shutil.copytree(course, tmp_path / "course")
     lab = Lab(open_course(tmp_path / "course"), NAME)
     shutil.copytree(tmp_path / "course/submitted/ada", tmp_path / "course/submitted/eve")
-    path = lab.submission("eve")
+    path = lab.submitted_file("eve")
     path.write_text(path.read_text().replace('"student": "ada"', '"student": "eve"'))
     assert "has no form for eve" in lab.judge("eve").fault
     judged = lab.judge("ada")

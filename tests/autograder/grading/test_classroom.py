@@ -109,18 +109,18 @@ def test_a_grader_that_breaks_on_one_goes_on_with_the_others_and_tries_it_again(
     for student in ("anna", "ben", "carl"):
         hand_in(course, student)
     judge = engines.judge
-    submission = Lab.submission
+    submission = Lab.submitted_file
 
     def break_on_ben(self, student):
         if student == "ben" and sys._getframe(1).f_code.co_name == "read":
             raise OSError("no space left")
         return submission(self, student)
 
-    monkeypatch.setattr(Lab, "submission", break_on_ben)
+    monkeypatch.setattr(Lab, "submitted_file", break_on_ben)
     found = dict(judge_class(lab(course), ["anna", "ben", "carl"], LocalPool(2)))
     assert found["ben"].verdict == "not graded: OSError: no space left" and found["ben"].report is None
     assert [found[name].verdict for name in ("anna", "carl")] == ["5 points"] * 2
-    monkeypatch.setattr(Lab, "submission", submission)
+    monkeypatch.setattr(Lab, "submitted_file", submission)
     assert dict(judge_class(lab(course), ["ben"], LocalPool(1)))["ben"].score == 5 and engines.judge is judge
 
 
@@ -179,7 +179,7 @@ def test_a_gradebook_that_was_lost_gets_its_scores_again(course, monkeypatch):
 def test_a_file_that_may_not_be_read_is_a_fault_of_its_student_alone(course, judgings, monkeypatch):
     hand_in(course, "ada")
     hand_in(course, "bob")
-    refused, real = lab(course).submission("ada"), io.open
+    refused, real = lab(course).submitted_file("ada"), io.open
 
     def opened(file, *args, **kw):  # root may read everything, so no mode of a file would do
         if str(file) == str(refused):

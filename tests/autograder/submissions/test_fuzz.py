@@ -68,7 +68,7 @@ def whole(lab):
 
 
 def verdict_on(lab, content):
-    path = lab.submission("anyone")
+    path = lab.submitted_file("anyone")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     judged = lab.judge("anyone")
