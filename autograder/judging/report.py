@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
     @property
     def holds(self) -> bool:
-        """True when the checks that need it can be tried."""
+        """True where checks that need this one can be tried."""
         return self in (Outcome.PASSED, Outcome.PARTLY)
 
     @property
@@ -98,7 +98,7 @@ class CheckResult(BaseModel):
 
 
 class Report(BaseModel):
-    """All checks of one submission, and under which conditions they ran; `notes` are sentences about what was read."""
+    """All checks of one submission and the conditions under which they ran; `notes` are sentences about its files."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -110,7 +110,7 @@ class Report(BaseModel):
 
     @property
     def ran_code(self) -> bool:
-        """True where checks ran what the student wrote."""
+        """True where checks ran the student's code."""
         return self.tier != NO_CODE
 
     @property
@@ -135,7 +135,7 @@ class Report(BaseModel):
         return "; ".join(broken) or ("" if self.checks else "No check ran.")
 
     def with_unwritten(self, cells: Collection[str]) -> Self:
-        """The same report, in which what crashed in these grade cells is not written yet."""
+        """The same report, in which crashes in these grade cells mean that the function is not written yet."""
         checks = [
             check.model_copy(update={"outcome": Outcome.NOT_WRITTEN})
             if check.outcome is Outcome.CRASHED and check.cell in cells

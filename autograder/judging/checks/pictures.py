@@ -1,4 +1,4 @@
-"""The pictures beside what hidden checks say, each in a quarter of its bytes: a feedback page may hold many."""
+"""Pictures next to the words of hidden checks, each in a quarter of its bytes: a feedback page may hold many."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def draw_messages(timeline: Timeline, title: str = "What your ranks sent") -> Dr
 
 
 def draw_bars(wanted: Mapping[str, float], given: Mapping[str, float], title: str, unit: str) -> Drawn:
-    """What was wanted beside what there was."""
+    """Bars of what was expected next to what there was."""
     from worldsize.draw.contrast import bars
 
     return bars(dict(wanted), dict(given), title, unit)

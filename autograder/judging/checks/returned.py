@@ -1,4 +1,4 @@
-"""What ranks return, which may be anything: read, compared and put into words without an error of our own."""
+"""Read, compare and word the values that ranks return, which may be anything, without an error of our own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_SHOWN, _MAX_DIGITS, _MAX_DEPTH, _MAX_CHARS = 12, 9, 3, 160
 
 
 def entry(value: Any, *places: int | str) -> Any:
-    """What lies in nested lists, tuples and dicts at these places; None where there is nothing of the kind.
+    """The entry at these places of nested lists, tuples and dicts; None where there is none.
 
     A number counts from 0 in a list or tuple, and is a key of a dict.
     """
@@ -59,7 +59,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """The value for a message: numbers, and lists of them, cut short; of all else only what kind of thing it is.
+    """Word a value for a message: numbers, and lists of them, cut short; of anything else only its type.
 
     A string or a key may carry what has to stay hidden.
     """

@@ -1,4 +1,4 @@
-"""What a training by a submitted program must have been: whole, right, as fast as ours, and resumed after a failure."""
+"""Check a training by a submitted program: complete, right, as fast as ours, and resumed after a failure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def is_right(trial: Trial, task: Task | TextTask, world_size: int) -> bool:
 
 
 def expect_same_way(trial: Trial, task: Task | TextTask, what: str, hint: str) -> None:
-    """Raise CheckFailed unless the weights went about the way of one process: a factor of the gradient is forgiven."""
+    """Raise CheckFailed unless the weights moved in about the direction of one process; gradients may have a factor."""
     import torch
 
     from worldsize import bench
@@ -109,7 +109,7 @@ def expect_losses(
 
 
 def expect_resumed(trial: Trial, task: Task | TextTask, struck: Disturbance, allowed_loss: int, what: str) -> int:
-    """The step at which processes went on after a failure, if they took all steps from there."""
+    """The step at which processes resumed after a failure, if they took all steps from there."""
     assert struck.time_s is not None
     after = [take for take in trial.record.takes if take.time_s > struck.time_s]
     before = {take.process for take in trial.record.takes if take.time_s <= struck.time_s}

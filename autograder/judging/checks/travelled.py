@@ -1,4 +1,4 @@
-"""Whether what ranks received suffices for a sum over all of them, by the bodies of messages and collectives.
+"""Check by the bodies of messages that ranks received enough to know the sum over all of them.
 
 Any algorithm will do: an all-reduce, a ring or a tree of messages, a sum on one rank that it hands out. Every number
 that goes over the wire is looked up among the sums of some ranks' shares; from those that a rank has received, and its
@@ -122,7 +122,7 @@ def _events(exchanges: Sequence[Exchange]) -> Iterator[_Event]:
 
 
 def received(exchange: Exchange, rank: int) -> list[torch.Tensor]:
-    """What a rank received in an exchange, flat and in float64: a message, a sum, or what each rank sent."""
+    """The tensors that a rank received in an exchange, flat and in float64: a message, a sum, or each rank's."""
     sent = {sender: exchange.tensor(sender).double() for sender, body in exchange.bodies.items() if body}
     if not sent:
         return []

@@ -1,4 +1,4 @@
-"""Checks of what something outside the ranks bears out: the conductor's bytes, the kernel's memory, work handed out.
+"""Checks with evidence from outside the ranks: the conductor's bytes, the kernel's memory, the work handed out.
 
 A rank's own word (what it returns, its clock, its waits, its meter) gives no points by itself.
 """
@@ -25,7 +25,7 @@ _MB = 2**20
 
 
 def posts_of(run: Run, rank: int) -> list[Exchange]:
-    """What a rank sent, in its program's order."""
+    """The exchanges in which a rank sent something, in its program's order."""
     return sorted((one for one in run.exchanges if rank in one.bodies), key=lambda one: one.numbers[rank])
 
 
@@ -62,7 +62,7 @@ def expect_body(
 
 
 def expect_work(run: Run, wanted_s: Mapping[int, float]) -> None:
-    """Raise CheckFailed unless each rank's work on the record is at least what the check handed out to it.
+    """Raise CheckFailed unless each rank's recorded work is at least what the check gave it.
 
     A rank that hides its work from the record looks as if it had overlapped it.
     """

@@ -265,7 +265,7 @@ _NO_SPACE = ("no space left on device", "file too large", "disk quota exceeded",
 
 
 def sentence_for(headline: str) -> str:
-    """What a headline's words suggest to the student beside it: a limit of memory or of files; empty for others.
+    """A hint for the student where an error looks like a limit of memory or of files; empty for other errors.
 
     Words only: how a run ended is decided by none of them.
     """
@@ -285,7 +285,7 @@ def shown_kind(kind: str, own_words: Collection[str]) -> str:
 
 
 def shown_text(text: str, own_words: Collection[str], more_forms: Collection[str] = ()) -> str:
-    """An exception's text in the form in which it may be shown; empty where it may not be shown at all.
+    """The part of an exception's text that may be shown; empty where nothing may.
 
     `more_forms` are those of the checks' own messages.
     """
@@ -307,7 +307,7 @@ def _form_of(text: ast.expr) -> str:
 
 
 def words_of(sources: Collection[str]) -> frozenset[str]:
-    """All words that stand in these sources."""
+    """All words in these sources."""
     return frozenset(word for source in sources for word in _WORD.findall(source))
 
 

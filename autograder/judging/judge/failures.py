@@ -1,4 +1,4 @@
-"""How a run of student code ended when it gave no values: the outcome, and the words for the student.
+"""Why a run of student code returned no values: the outcome, and the words for the student.
 
 The outcome is what the kernel, the launcher or the conductor saw, never what a rank says of its own end. The words are
 made of the submission's own lines and of messages whose form is known: whatever else a rank says may carry what has to
@@ -50,7 +50,7 @@ Sources = Mapping[str, str]  # of what was handed in, by the file name that a tr
 
 
 def of_failure(error: RankFailed, sources: Sources, sentences: Collection[str] = ()) -> StudentFailed:
-    """The first culprit's error and its lines in the student's own cells; never a line of the checks.
+    """Report the first culprit's error and its lines in the student's own cells; never a line of the checks.
 
     `sentences` are the forms of the checks' own messages.
     """
@@ -67,14 +67,14 @@ def of_failure(error: RankFailed, sources: Sources, sentences: Collection[str] =
 
 
 def of_timeout(error: RunTimeout, sources: Sources) -> StudentFailed:
-    """Which rank waits for which, and where each one stood in the student's own cells."""
+    """Report which rank waits for which, and where each one is in the student's own cells."""
     return _of_hang(error.standings, error.ending, sources)
 
 
 def raise_described(described: Any, sources: Sources) -> None:
-    """Raise StudentFailed where a failure of a run inside the sandbox is described, as for the same run outside.
+    """Raise StudentFailed where `described` is a failure of a run inside the sandbox, as for the same run outside.
 
-    Whatever is not a description that `jail.agent.describe` makes, and is not empty, is a crash.
+    Anything else than what `jail.agent.describe` returns counts as a crash, unless it is empty.
     """
     try:
         failed = _of_described(described, sources)
@@ -123,7 +123,7 @@ def _of_hang(standings: Sequence[Standing], ending: Ending, sources: Sources) ->
 
 
 def _was_killed(failure: Failure) -> bool:
-    """True for the signal that the kernel sends when memory is short; a rank can cause it, never earn by it."""
+    """True for the signal that the kernel sends when memory is short; a rank that causes it gains nothing."""
     return failure.cause is Cause.SIGNAL and failure.kind == signal.SIGKILL.name
 
 
@@ -154,7 +154,7 @@ def _headline(failure: Failure, sources: Sources, sentences: Collection[str]) ->
 
 
 def _shown_lines(lines: Sequence[Line], sources: Sources) -> list[Line]:
-    """Those of the submission itself, each as it stands there."""
+    """The lines of the submission itself, each as it was submitted."""
     shown = []
     for line in lines:
         quoted = sources.get(line.filename, "").splitlines()
@@ -188,7 +188,7 @@ def _shown_call(call: Call, sources: Sources, world_size: int) -> Call | None:
 
 
 def _read_standing(fields: Any) -> Standing:
-    """The standing whose `jail.agent.fields_of_standing` these are. Raises: ValueError, TypeError, KeyError."""
+    """Read the fields that `jail.agent.fields_of_standing` wrote. Raises: ValueError, TypeError, KeyError."""
     return Standing(
         _integer(fields["rank"]),
         fields["state"] if fields["state"] in (RETURNED, FAILED, RUNNING) else RUNNING,

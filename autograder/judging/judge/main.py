@@ -44,7 +44,7 @@ _MAX_PICTURES_BYTES = 400_000  # of one submission: a page of feedback stays bel
 
 
 def refuse_weak_walls(tier: Tier, is_allowed: bool) -> None:
-    """Raise SystemExit unless student code may run behind these walls.
+    """Refuse to run student code in a sandbox that is too weak.
 
     Raises:
         SystemExit: they are too weak for a final grade, and nobody has allowed that.
@@ -97,7 +97,7 @@ def _limit_memory() -> None:
 
 
 def _rooted(checks: Path) -> list[str]:
-    """The arguments that show pytest this file alone: otherwise it would list every folder above."""
+    """The arguments that restrict pytest to this file: otherwise it would list every folder above."""
     return [f"--rootdir={checks.parent}", str(checks)]
 
 
@@ -179,7 +179,7 @@ def _result(item: pytest.Item, call: pytest.CallInfo, has_returned: bool) -> Che
 
 
 def _may_be_of_values(error: BaseException | None) -> bool:
-    """True for an error of the check itself: it may come from a value that ranks have forged, and earns nothing.
+    """True for an error of the check itself: a forged value may have caused it, so it earns nothing.
 
     An error inside a run is the engine's, unless the judge's memory was too small for what came.
     """
@@ -191,7 +191,7 @@ def _may_be_of_values(error: BaseException | None) -> bool:
 
 
 def _draw(picture: Callable[[], Drawn], limit_bytes: int) -> tuple[Drawing | None, str]:
-    """The picture of a failure, or None and a sentence that says why there is none."""
+    """Draw a failure; return the picture, or None and a sentence that says why there is none."""
     try:
         drawn = picture()
         png, alt = drawn.png(), _storable(drawn.alt)
@@ -203,7 +203,7 @@ def _draw(picture: Callable[[], Drawn], limit_bytes: int) -> tuple[Drawing | Non
 
 
 def _storable(message: str) -> str:
-    """The message cut to a readable length, without what no file can hold: a student may have written it."""
+    """The message, cut to a readable length and without invalid Unicode: a student may have written it."""
     text = message.encode(errors="replace").decode()
     return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + " ..."
 

@@ -1,4 +1,4 @@
-"""A submitted program, measured in its sandbox by a process that is forked for nothing else."""
+"""Measure a submitted program in its sandbox, in a process that is forked for this alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GIVEN_UP = f"Not tried: {_MAX_FAILURES} timings before this one failed."
 
 
 class Settings(BaseModel):
-    """What is measured of every program of a class."""
+    """How every program of a class is measured."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -74,14 +74,14 @@ class Progress(BaseModel):
 
 
 class Measured(BaseModel):
-    """A finished measurement, and which walls stood around the program."""
+    """A finished measurement, and the tier of the sandbox in which the program ran."""
 
     tier: str
     result: Result
 
 
 def measured(job: Job, journal: Path, granted: Sequence[str] = ()) -> Iterator[Progress | Measured]:
-    """The progress after each timing, and at last the measurement, taken by a fork of this process's zygote.
+    """Measure a program in a fork of this process's zygote; yield the progress after each timing, then the measurement.
 
     Timings are kept in `journal`, and those already in it are not taken again.
 

@@ -1,4 +1,4 @@
-"""A student's program on paper: a claim of the process that ran it, and what bears it out.
+"""A student's program on paper: the process that ran it only claims a record, which other evidence must confirm.
 
 The record is made beside student code, so it may be forged. It counts together with a small run of the same program
 with data, whose calls and bytes are the conductor's word, and whose memory is the kernel's.
@@ -29,7 +29,7 @@ _HINT = "Run the same program whatever the number of ranks, and leave torch and 
 
 
 def claimed(values_of: Callable[[Sequence[int]], Sequence[Any]], world_size: int, cluster: Cluster) -> PaperRun:
-    """The run on paper that student processes claim; `values_of(ranks)` runs them, as for `records_of`.
+    """Collect the run on paper that student processes claim; `values_of(ranks)` runs them, as for `records_of`.
 
     Raises:
         CheckFailed: what came back is no record of this job.
@@ -63,7 +63,7 @@ def _peak(run: PaperRun) -> int:
 
 
 def expect_agreement(paper: PaperRun, run: Run) -> None:
-    """Raise CheckFailed unless the emulated run of a program bears out what its run on paper says.
+    """Raise CheckFailed unless the emulated run of a program confirms its run on paper.
 
     Each recorded rank must have the calls in their order, with the bytes that the conductor saw. Its memory may not
     have grown by more than what its tensors held on paper and what torch fills by itself, as the kernel counts.

@@ -1,4 +1,4 @@
-"""A submitted program, as hidden checks see it: started in the sandbox, fed and timed from outside.
+"""A submitted program, as hidden checks see it: it runs in the sandbox, and is fed and timed from outside.
 
 What it prints, writes and returns may be forged. The sample server itself records which rank took which samples when,
 and which weights came back.
@@ -40,7 +40,7 @@ class SubmittedProgram:
         self.errors = (StudentFailed, Incomplete)
 
     def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
-        """The same as `Program.play`.
+        """Do the same as `Program.play`.
 
         Raises:
             StudentFailed: a rank raised, died or hung, or time is used up.
@@ -62,7 +62,7 @@ class SubmittedProgram:
         )
 
     def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
-        """The same as `Program.torchrun`.
+        """Do the same as `Program.torchrun`.
 
         Raises:
             StudentFailed: as for `play`; also when it did not recover from a failure.

@@ -1,7 +1,7 @@
-"""A function of a hidden check as a training program: its ranks are started again when one of them dies.
+"""A function of a hidden check as a training program, whose ranks are restarted when one of them dies.
 
-Starting again takes a tenth of a second, for the ranks are forked in the submission's sandbox. Of what they have left
-there only the folder of checkpoints stays, as on another machine.
+A restart takes a tenth of a second, because the ranks are forked in the submission's sandbox. Of the files that they
+have left there only the folder of checkpoints stays, as on a different machine.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class RestartedFunction:
         self.errors = (StudentFailed, Incomplete)
 
     def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
-        """The same as `Program.play`, without a restart."""
+        """Do the same as `Program.play`, without a restart."""
         return self.torchrun(spec, address, RestartPolicy(0))
 
     def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
-        """The result of training, on the next of the policy's world sizes after each failure, while there is one.
+        """Train; after each failure go on with the next of the policy's world sizes, while there is one.
 
         Raises:
             StudentFailed: a rank raised, died or hung, and no restart was left; or time is used up.

@@ -91,7 +91,7 @@ class Student:
         made: Made | None = None,
         allow: Collection[str] | None = None,
     ) -> list[Any]:
-        """What `on_rank(student, *args, *each[rank])` returned on every rank; `student` there is the student's module.
+        """Run `on_rank(student, *args, *each[rank])` on every rank, where `student` is the module; return the values.
 
         The ranks are real, on Gloo, whose groups carry out only operations in `allow`.
 
@@ -112,7 +112,7 @@ class Student:
         student_ranks: Collection[int] | None = None,
         made: Made | None = None,
     ) -> list[Any]:
-        """The same under torch's own elastic agent, also in the sandbox; some seconds slower.
+        """Do the same under torch's own elastic agent, also in the sandbox; some seconds slower.
 
         Raises:
             StudentFailed: as for `run`.
@@ -146,7 +146,7 @@ class Student:
         memory: bool = False,
         keeps_exchanges: bool = False,
     ) -> Run:
-        """The same on an emulated cluster: the `values`, and the `timeline` of what went over the wire.
+        """Do the same on an emulated cluster; the run has the `values`, and the `timeline` of what went over the wire.
 
         The conductor itself sees operations, their bytes, peers and order, and carries out only operations in `allow`.
         When a rank worked, and what it waited for, is what the rank itself reports. What ranks pass to each other off
@@ -173,7 +173,7 @@ class Student:
         small_world_size: int,
         forbid: Mapping[str, str] | None = None,
     ) -> PaperRun:
-        """What `on_rank(student, *args)` would do as one of `world_size` ranks of a cluster, on paper.
+        """Run `on_rank(student, *args)` on paper, as one of `world_size` ranks of a cluster.
 
         Its record is made in the student's process, so it is a claim. Therefore the same function also runs with data,
         as `on_rank(student, *small)` on `small_world_size` emulated ranks, and on paper with these arguments: the
@@ -217,11 +217,11 @@ class Student:
         return RestartedFunction(start, self._launch, lambda: self._sandbox.sweep(), self._shown)
 
     def reference(self, name: str) -> SubmittedProgram:
-        """Our own solution to it, which runs in the same sandbox: what it takes there is what the task takes."""
+        """Our own solution to that program, in the same sandbox: its time there is what the task takes."""
         return SubmittedProgram(self._code.references[name], self._shown, self._launch, self._limit_s, self._sources)
 
     def _record(self, job: Sequence[Any], ranks: Sequence[int]) -> Sequence[Any]:
-        """What these ranks returned of a job on paper."""
+        """Run a job on paper; return the values of these ranks."""
         _pickle_by_value(job[2])
         options = {"world_size": len(ranks), "backend": "gloo", "sentences": self._forms(job[1])}
         return self._launch(record_on_rank, *job, list(ranks), **options).values
@@ -233,7 +233,7 @@ class Student:
         return launched() if setting.student_ranks != frozenset() else self._blameless(launched)
 
     def _blameless(self, launched: Callable[[], Run]) -> Run:
-        """A run without the student's code, for which earlier hangs leave no less time.
+        """Run without the student's code; earlier hangs do not shorten its time.
 
         Raises:
             RuntimeError: it failed, which is a fault of the judge's, or of its machine.
@@ -251,7 +251,7 @@ class Student:
             self._call_s = call_s
 
     def _forms(self, setting: Setting) -> list[str]:
-        """The forms of what may be shown of an error of ranks that are set up so."""
+        """The forms of error messages that may be shown of ranks with this setting."""
         return [*self._sentences, *setting.forbid.values()]
 
     def _limit_s(self, taken_s: float = 0.0) -> float:
@@ -316,6 +316,6 @@ def _quota(world_size: int) -> Quota:
 
 
 def _pickle_by_value(function: Callable[..., Any]) -> None:
-    """Have functions of a lab's checks, and of these files, pickled by value: the sandbox has none of the files."""
+    """Pickle functions of a lab's checks and of the jail by value: the sandbox has none of these files."""
     for name in (function.__module__, *_PICKLED_BY_VALUE):
         cloudpickle.register_pickle_by_value(sys.modules[name])
