@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, assert_never
 
 from worldsize.emulate.protocol.record import COMPUTE, JOIN, MAIN, MARK, POST, TIMEOUT, Operation, Step
 from worldsize.event import COMMUNICATION, WAIT
@@ -166,6 +166,48 @@ class _Lane:
     reason: _Running | None = None  # the operation whose end set the clock
 
 
+# what is due: the moments that are known ahead
+
+
+class _Starts(NamedTuple):
+    """An operation starts."""
+
+    operation: _Running
+
+
+class _BeginsToFlow(NamedTuple):
+    """The first byte of a message gets onto its way."""
+
+    message: _Running
+
+
+class _MakesRoom(NamedTuple):
+    """The next operation of the stream may start."""
+
+    operation: _Running
+
+
+class _GivesWord(NamedTuple):
+    """A receiver gives its word that it is ready for a message."""
+
+    message: _Running
+
+
+class _Ends(NamedTuple):
+    """An operation ends."""
+
+    operation: _Running
+
+
+class _StartsTransfer(NamedTuple):
+    """The first byte of the transfer that a lane has come to gets onto its way."""
+
+    lane: _Lane
+
+
+_Due = _Starts | _BeginsToFlow | _MakesRoom | _GivesWord | _Ends | _StartsTransfer
+
+
 @dataclass
 class _Mark:
     """A mark of a rank: when it was reached and why then, or what waits for it."""
@@ -240,7 +282,7 @@ class _Replay:
                 one.stream.queue.append(one)
         self._of_post = {place: one for one in running for place in one.operation.parts.items()}
         self._transfer_route = lru_cache(maxsize=None)(prices.transfer_route)
-        self._due: list[tuple[float, int, str, Any]] = []  # starts and ends to come, of operations and transfers
+        self._due: list[tuple[float, int, _Due]] = []  # with the time and the place among all
         self._flowing: dict[_Flow, None] = {}  # in the order in which they began
         self._now_s = 0.0
         self._count = 0
@@ -306,7 +348,7 @@ class _Replay:
             one.left_s = one.end_s = one.operation.failed_s
             return
         if self._is_rendezvous and one.is_message and rank == one.operation.ranks[1]:
-            self._push(lane.clock_s, "word", one)  # what goes out before it is not known earlier
+            self._push(lane.clock_s, _GivesWord(one))  # what goes out before it is not known earlier
             return
         self._count += 1
         one.place = self._count
@@ -362,11 +404,11 @@ class _Replay:
         if is_next and stream.busy is None and stream.num_under_way < _MOST_AT_ONCE:
             stream.busy = one = stream.queue.popleft()
             stream.num_under_way += 1
-            self._push(max(*one.ready_s.values(), self._now_s), "start", one)
+            self._push(max(*one.ready_s.values(), self._now_s), _Starts(one))
 
-    def _push(self, time_s: float, what: str, one: _Running | _Lane) -> None:
+    def _push(self, time_s: float, due: _Due) -> None:
         self._count += 1
-        heapq.heappush(self._due, (time_s, self._count, what, one))
+        heapq.heappush(self._due, (time_s, self._count, due))
 
     def _next(self) -> None:
         """Advance to the next start or end of anything."""
@@ -375,19 +417,22 @@ class _Replay:
         self._flow(time_s)
         ended = self._take_through(through) if through_s == time_s else []
         while self._due and self._due[0][0] <= time_s:
-            at_s, place, what, one = heapq.heappop(self._due)
-            if what == "start":
-                self._start(one)
-            elif what == "room":
-                self._make_room(one)
-            elif what == "word":
-                self._send_word(_Word(one, at_s, place))
-            elif what == "flow":
-                self._begin_to_flow(one)
-            elif what == "transfer":
-                self._begin_transfer(one)
-            else:
-                ended.append(one)
+            at_s, place, due = heapq.heappop(self._due)
+            match due:
+                case _Starts(operation):
+                    self._start(operation)
+                case _MakesRoom(operation):
+                    self._make_room(operation)
+                case _GivesWord(message):
+                    self._send_word(_Word(message, at_s, place))
+                case _BeginsToFlow(message):
+                    self._begin_to_flow(message)
+                case _StartsTransfer(lane):
+                    self._begin_transfer(lane)
+                case _Ends(operation):
+                    ended.append(operation)
+                case _:
+                    assert_never(due)
         for one in ended:
             if isinstance(one, _Lane):
                 self._end_transfer(one)
@@ -412,14 +457,14 @@ class _Replay:
         if one.is_message:
             latency_s = self._route(*one.operation.ranks).latency_s
             if self._is_rendezvous:
-                self._push(max(self._now_s, one.ready_s[one.operation.ranks[1]] + latency_s / 2), "flow", one)
+                self._push(max(self._now_s, one.ready_s[one.operation.ranks[1]] + latency_s / 2), _BeginsToFlow(one))
             else:
-                self._push(one.start_s + latency_s, "flow" if one.operation.size_bytes else "end", one)
+                self._push(one.start_s + latency_s, _BeginsToFlow(one) if one.operation.size_bytes else _Ends(one))
             return
         one.cost = self._price(one.operation)
-        self._push(one.start_s + one.cost.time_s, "end", one)
+        self._push(one.start_s + one.cost.time_s, _Ends(one))
         if one.cost.delay_s:
-            self._push(one.start_s + one.cost.time_s - one.cost.delay_s, "room", one)
+            self._push(one.start_s + one.cost.time_s - one.cost.delay_s, _MakesRoom(one))
 
     def _begin_to_flow(self, one: _Running) -> None:
         if one.operation.size_bytes:
@@ -431,7 +476,7 @@ class _Replay:
     def _let_go(self, one: _Running) -> None:
         """Make room for what waits behind the bytes of a message of a rendezvous, all of which have left."""
         one.left_s = self._now_s
-        self._push(one.left_s + self._route(*one.operation.ranks).latency_s / 2, "end", one)
+        self._push(one.left_s + self._route(*one.operation.ranks).latency_s / 2, _Ends(one))
         one.stream.num_under_way -= 1
         self._make_room(one)
         words, one.stream.words = one.stream.words, []
@@ -478,7 +523,7 @@ class _Replay:
 
     def _start_transfer(self, lane: _Lane, step: Step) -> None:
         latency_s = self._transfer_route(lane.rank, step.kind).latency_s
-        self._push(lane.clock_s + latency_s, "transfer", lane)
+        self._push(lane.clock_s + latency_s, _StartsTransfer(lane))
 
     def _begin_transfer(self, lane: _Lane) -> None:
         step = lane.steps[lane.place]
