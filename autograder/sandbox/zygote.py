@@ -147,16 +147,17 @@ class Zygote:
             request.seek(0)
             return self._ask("call", [output_fd, request.fileno()])
 
-    def _ask(self, kind: str, fds: list[int], **fields: Any) -> Forked:
+    def _ask(self, kind: str, fds: list[int], **wanted: Any) -> Forked:
         with self._lock:
-            framing.send(self._sock, kind, json.dumps(fields).encode(), fds=fds)
+            framing.send(self._sock, kind, json.dumps(wanted).encode(), fds=fds)
             answer = framing.receive(self._sock)
         if answer is None:
             raise RuntimeError("the process that jails and judges come from has ended")
-        if answer[0]["kind"] == "refused":
-            reason = f"this machine has no room for another process ({answer[0]['reason']})"
+        fields = framing.read_fields(answer[0])
+        if fields["kind"] == "refused":
+            reason = f"this machine has no room for another process ({fields['reason']})"
             raise RuntimeError(f"{reason}; judge fewer at once (--jobs)")
-        return Forked(answer[0]["pid"], answer[2][0])
+        return Forked(fields["pid"], answer[2][0])
 
     def close(self) -> None:
         """End it, and with it every jail and judge forked from it."""
@@ -265,7 +266,7 @@ class _Server:
         header, body, fds = message
         with contextlib.suppress(ConnectionError):  # the client may have been ended; what it asked for then ends too
             try:
-                pid = self._fork(header["kind"], json.loads(body), fds)
+                pid = self._fork(framing.read_fields(header)["kind"], json.loads(body), fds)
             except OSError as error:  # no room for another process, but no reason to end the others
                 framing.send(sock, "refused", reason=str(error))
             else:

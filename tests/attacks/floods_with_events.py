@@ -5,11 +5,12 @@
 import json
 import os
 import socket
+import struct
 
 
 def message(events):
-    header = json.dumps({"kind": "events", "size": 0, "events": events}).encode()
-    return len(header).to_bytes(8, "little") + header
+    header = json.dumps({"kind": "events", "events": events}).encode()
+    return struct.pack("<IQ", len(header), 0) + header
 
 
 def is_link_to_the_judge(fd):

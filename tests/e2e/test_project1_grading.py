@@ -119,29 +119,32 @@ for one in kept:
 """,
     "sends broken frames with open files": """
 import socket
+import struct
 for number in range(300):
     with socket.socket(socket.AF_UNIX) as one:
         one.connect(os.environ["WORLDSIZE_FEED"])
         try:
-            socket.send_fds(one, [(1 << 62).to_bytes(8, "little")], [0, 1, 2])
+            socket.send_fds(one, [struct.pack("<IQ", 12, 1 << 62)], [0, 1, 2])
         except OSError:
             pass
 """,
     "sends half a frame and waits": """
 import socket
+import struct
 waits = socket.socket(socket.AF_UNIX)
 waits.connect(os.environ["WORLDSIZE_FEED"])
-waits.sendall((100).to_bytes(8, "little") + b'{"kind"')
+waits.sendall(struct.pack("<IQ", 100, 0) + b'{"kind"')
 dist.waits = waits
 """,
     "hands in a gigabyte, and a list, and no number": """
 import socket
+import struct
 for frame in (b'{"kind": "hand_in", "size": 1000000000}', b"[]", b'{"kind": "take", "size": 0}', b'{"size": "x"}',
-    b'{"kind": "take", "size": 0, "rank": 0, "step": 1e999, "start": true, "stop": null}', b"[" * 4000):
+    b'{"kind": "take", "rank": 0, "step": 1e999, "start": true, "stop": null}', b"[" * 4000):
     with socket.socket(socket.AF_UNIX) as one:
         one.connect(os.environ["WORLDSIZE_FEED"])
         try:
-            one.sendall(len(frame).to_bytes(8, "little") + frame + bytes(1 << 20))
+            one.sendall(struct.pack("<IQ", len(frame), 0) + frame + bytes(1 << 20))
         except OSError:
             pass
 """,

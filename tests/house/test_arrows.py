@@ -9,7 +9,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
     {"units", "files", "cores", "formulas", "event", "intervals", "timeline"},
-    {"memory", "images", "text", "models", "framing", "fields", "message", "outages"},
+    {"memory", "images", "text", "models", "framing", "message", "outages"},
     {"hardware"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},

@@ -212,7 +212,13 @@ class SampleServer:
         time_s = time.monotonic()
         if message is None:
             return False
-        header, body, fds = message
+        packed, body, fds = message
+        try:
+            header = framing.read_fields(packed)
+        except ValueError:
+            for fd in fds:
+                os.close(fd)
+            raise
         if header["kind"] == "lend":
             return self._borrow(connection, fds)
         for fd in fds:

@@ -120,9 +120,10 @@ def _answer(sock: socket.socket) -> tuple[dict[str, Any], bytearray]:
     if answer is None:
         raise ConnectionError("the harness that hands out the samples has ended")
     header, body, _ = answer
-    if header["kind"] == "refused":
-        raise ValueError(header["reason"])
-    return header, bytearray(body)
+    fields = framing.read_fields(header)
+    if fields["kind"] == "refused":
+        raise ValueError(fields["reason"])
+    return fields, bytearray(body)
 
 
 def _tensors(kinds: list[tuple[str, list[int]]], body: bytearray) -> list[torch.Tensor]:

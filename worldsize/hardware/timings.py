@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _NUM_NEAREST = 4  # measured products that decide on the rate of another
 _STEEPNESS = 3.0  # with which their weight falls with the distance
@@ -44,26 +44,6 @@ class Timings:
             is_finite = all(math.isfinite(value) for value in one[1:])
             if not is_finite or one.flops < 0 or one.size_bytes < 0 or one.time_s <= 0:
                 raise ValueError(f"the timing of {one.name} is {one}; its time must be more than 0, no value less")
-
-    @classmethod
-    def parse(cls, fields: Mapping[str, Any]) -> Timings:
-        """The timings of these fields, as `to_fields` gave them.
-
-        Raises:
-            ValueError: they are malformed.
-        """
-        try:
-            found = [Timed(str(name), *map(float, numbers)) for name, *numbers in fields["operators"]]
-            overhead_s = {str(name): float(value) for name, value in fields["overhead_s"].items()}
-            return cls(tuple(found), overhead_s, float(fields["slowdown"]))
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"malformed timings: {error!r}") from None
-
-    def to_fields(self) -> dict[str, Any]:
-        """The timings as JSON takes them."""
-        return {"operators": [list(one) for one in self.operators], "overhead_s": dict(self.overhead_s)} | {
-            "slowdown": self.slowdown
-        }
 
     def time_s(self, name: str, flops: float, size_bytes: float, phase: str = "", speed: float = 1.0) -> float:
         """The seconds of an operator, with those that the program spends around it.

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
 from worldsize import units
-from worldsize.fields import Fields, integer, text
 from worldsize.memory.use import ACTIVATIONS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS, describe_kinds
 
-_MAX_NAME = 200
 _STAGES = {  # Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020
     "the optimizer state (ZeRO-1)": (OPTIMIZER_STATE,),
     "the optimizer state and the gradients (ZeRO-2)": (OPTIMIZER_STATE, GRADIENTS),
@@ -25,15 +22,6 @@ class Capacity:
     size_bytes: int
     name: str = "the GPU"
     num_ranks: int = 1
-
-    @classmethod
-    def parse(cls, fields: Fields) -> Self:
-        """The capacity of these fields.
-
-        Raises:
-            ValueError: they are not a capacity's.
-        """
-        return cls(integer(fields, "size_bytes"), text(fields, "name", _MAX_NAME), integer(fields, "num_ranks"))
 
     def explain(self, sizes: Mapping[str, int], is_sharded: bool) -> str:
         """The report on a rank whose tensors hold these bytes by kind; `is_sharded` when they are shards already."""

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from worldsize.memory import host
 from worldsize.memory.program_lines import is_program, quote_line
 from worldsize.memory.use import KINDS, MAX_HOLDINGS, MAX_POINTS, TEMPORARIES, Holding, MemoryUse, thinned
+from worldsize.message import MAX_NAME
 
 _ORDER = {kind: place for place, kind in enumerate(KINDS)}  # a storage is of the first of the kinds that it has had
 _MAX_CHANGES = 200_000  # that are kept one by one
@@ -228,7 +229,10 @@ def _holdings(sizes: Iterable[tuple[Storage, int]]) -> list[Holding]:
     alike: dict[tuple[str, str, str], list[int]] = {}
     for storage, size_bytes in sizes:
         alike.setdefault((storage.kind, storage.module, storage.line), []).append(size_bytes)
-    found = [Holding(*origin, sum(together), len(together)) for origin, together in alike.items()]
+    found = [
+        Holding(kind, module[:MAX_NAME], line[:MAX_NAME], sum(together), len(together))
+        for (kind, module, line), together in alike.items()
+    ]
     return sorted(found, key=lambda one: one.size_bytes, reverse=True)[:MAX_HOLDINGS]
 
 

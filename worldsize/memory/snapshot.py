@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from worldsize.fields import Fields, fields_of, integer, items
+from msgspec import Struct
+
 from worldsize.memory.program_lines import file_name, is_program, quote_line
 from worldsize.memory.use import (
     ACTIVATIONS,
@@ -27,6 +28,7 @@ from worldsize.memory.use import (
     MemoryUse,
     thinned,
 )
+from worldsize.message import parse
 
 _CATEGORIES = {  # of torch.profiler's own snapshots
     "parameter": WEIGHTS,
@@ -41,6 +43,44 @@ _MAX_PARTS = 5  # that are told apart
 _OTHERS = "all others"
 _EARLIER, _BACKWARD, _UNKNOWN = "before the recording", "the backward pass", "no line of the program"
 _ENGINE = "torch::autograd::Engine"  # in the names of C++ frames
+
+
+# the parts of a snapshot that are read, by torch's names
+
+
+class _Frame(Struct):
+    filename: str = ""
+    line: int = 0
+    name: str = ""
+
+
+class _Made(Struct, kw_only=True):
+    frames: list[_Frame] | None = None
+    category: Any = None
+    user_metadata: Any = None
+
+
+class _Entry(_Made, kw_only=True):
+    action: str
+    addr: int = 0  # not in an entry for a lack of memory
+    size: int = 0
+
+
+class _SegmentBlock(_Made, kw_only=True):
+    size: int
+    requested_size: int | None = None
+    state: str = ""
+
+
+class _Segment(Struct, kw_only=True):
+    address: int
+    blocks: list[_SegmentBlock]
+    device: int = 0
+
+
+class _Snapshot(Struct):
+    device_traces: list[list[_Entry]]
+    segments: list[_Segment]
 
 
 @dataclass(frozen=True)
@@ -69,7 +109,10 @@ def read_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     with open(path, "rb") as file:
         try:
-            return dict(fields_of(_PlainUnpickler(file).load()))
+            snapshot = _PlainUnpickler(file).load()
+            if not isinstance(snapshot, dict):
+                raise ValueError(f"expected named fields, got a {type(snapshot).__name__}")
+            return snapshot
         except OSError:
             raise
         except Exception as error:  # broken bytes can provoke any error
@@ -94,13 +137,13 @@ def of_snapshot(snapshot: Mapping[str, Any], device: int | None = None) -> Memor
     Raises:
         ValueError: this is not a snapshot, nothing was recorded on the device, or several devices were used.
     """
-    traces = [items({"trace": trace}, "trace") for trace in items(snapshot, "device_traces")]
-    segments = [fields_of(segment) for segment in items(snapshot, "segments")]
+    whole = parse(snapshot, _Snapshot)
+    traces, segments = whole.device_traces, whole.segments
     device = _only_device(traces, segments) if device is None else device
     if not 0 <= device < len(traces):
         raise ValueError(f"there is no device {device} in this snapshot of {len(traces)}")
-    in_use = [pair for segment in segments if integer(segment, "device", 0) == device for pair in _in_use(segment)]
-    steps = _steps([fields_of(entry) for entry in traces[device]], dict(in_use))
+    in_use = [pair for segment in segments if segment.device == device for pair in _in_use(segment)]
+    steps = _steps(traces[device], dict(in_use))
     if not any(step.made for step in steps):
         raise ValueError(
             f"nothing was recorded on device {device}: call torch.cuda.memory._record_memory_history() before the "
@@ -109,63 +152,60 @@ def of_snapshot(snapshot: Mapping[str, Any], device: int | None = None) -> Memor
     return _use(steps)
 
 
-def _only_device(traces: Sequence[Sequence[Any]], segments: Sequence[Fields]) -> int:
+def _only_device(traces: Sequence[Sequence[_Entry]], segments: Sequence[_Segment]) -> int:
     used = {number for number, trace in enumerate(traces) if trace}
-    used = used or {integer(segment, "device", 0) for segment in segments}
+    used = used or {segment.device for segment in segments}
     if len(used) > 1:
         raise ValueError(f"this snapshot has devices {', '.join(map(str, sorted(used)))}: say which, by device=")
     return next(iter(used), 0)
 
 
-def _in_use(segment: Fields) -> Iterator[tuple[int, _Block]]:
+def _in_use(segment: _Segment) -> Iterator[tuple[int, _Block]]:
     """The blocks in use when the snapshot was taken, each with its address."""
-    address = integer(segment, "address")
-    for block in map(fields_of, items(segment, "blocks")):
-        size_bytes = integer(block, "size")
-        if block.get("state") != "inactive":
-            yield address, _block(block, integer(block, "requested_size", size_bytes))
-        address += size_bytes
+    address = segment.address
+    for block in segment.blocks:
+        if block.state != "inactive":
+            yield address, _block(block, block.size if block.requested_size is None else block.requested_size)
+        address += block.size
 
 
-def _steps(trace: Sequence[Fields], in_use: Mapping[int, _Block]) -> list[_Step]:
+def _steps(trace: Sequence[_Entry], in_use: Mapping[int, _Block]) -> list[_Step]:
     """What each operation did; the first step holds what was there before the recording."""
     steps: list[_Step] = []
     before: list[_Block] = []
     live: dict[int, _Block] = {}
     for entry in trace:
-        action = entry.get("action")
-        if action == "alloc":
-            live[integer(entry, "addr")] = block = _block(entry, integer(entry, "size"))
+        if entry.action == "alloc":
+            live[entry.addr] = block = _block(entry, entry.size)
             steps.append(_Step(made=[block]))
-        elif action in ("free_completed", "free"):  # the latter in old versions of torch
-            block = live.pop(integer(entry, "addr"), None)
+        elif entry.action in ("free_completed", "free"):  # the latter in old versions of torch
+            block = live.pop(entry.addr, None)
             if block is None:
-                block = _Block(_EARLIER, "", _EARLIER, integer(entry, "size"))
+                block = _Block(_EARLIER, "", _EARLIER, entry.size)
                 before.append(block)
             steps.append(_Step(released=[block]))
     before += [block for address, block in in_use.items() if address not in live]
     return [_Step(made=before), *steps]
 
 
-def _block(fields: Fields, size_bytes: int) -> _Block:
+def _block(made: _Made, size_bytes: int) -> _Block:
     """The block of a trace's entry, or of a segment's."""
-    frames = items(fields, "frames") if fields.get("frames") else []
+    frames = made.frames or []
     own = next(filter(_is_own, frames), None)  # the innermost comes first
     if own:
-        number = integer(own, "line")
-        name = f"{file_name(own['filename']) or 'cell'}:{number}"
-        line = quote_line(own["filename"], number)
+        name = f"{file_name(own.filename) or 'cell'}:{own.line}"
+        line = quote_line(own.filename, own.line)
     else:
-        is_backward = any(_ENGINE in str(fields_of(frame).get("name")) for frame in frames)
+        is_backward = any(_ENGINE in frame.name for frame in frames)
         name = line = _BACKWARD if is_backward else _UNKNOWN
-    metadata = fields.get("user_metadata")
-    kind = _CATEGORIES.get(str(fields.get("category")), metadata if isinstance(metadata, str) else "")
+    metadata = made.user_metadata
+    kind = _CATEGORIES.get(str(made.category), metadata if isinstance(metadata, str) else "")
     return _Block(kind or name, kind, line, size_bytes)
 
 
-def _is_own(frame: Any) -> bool:
+def _is_own(frame: _Frame) -> bool:
     """True for a Python frame of the program."""
-    name = str(fields_of(frame).get("filename"))
+    name = frame.filename
     return (name.endswith(".py") or name.startswith("<")) and is_program(name)
 
 

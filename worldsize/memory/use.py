@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from msgspec import Meta
 
 from worldsize import units
-from worldsize.fields import Fields, fields_of, integer, items, text
+from worldsize.message import Count, Name, parse, to_fields
 
 WEIGHTS, GRADIENTS, OPTIMIZER_STATE = "weights", "gradients", "optimizer state"
 ACTIVATIONS, COMMUNICATION, TEMPORARIES = "activations", "communication", "temporaries"
@@ -25,10 +27,10 @@ class Holding:
     `kind` is empty where it is not known, as in most snapshots of a GPU.
     """
 
-    kind: str
-    module: str
-    line: str
-    size_bytes: int
+    kind: Name
+    module: Name
+    line: Name
+    size_bytes: Count
     num_storages: int = 1
 
     def __str__(self) -> str:
@@ -36,19 +38,6 @@ class Holding:
         many = f" in {self.num_storages} storages" if self.num_storages > 1 else ""
         size = f"{self.kind} {units.format_bytes(self.size_bytes)}".lstrip()
         return f"{size}{many} ({where})"
-
-    @classmethod
-    def parse(cls, fields: Fields) -> Self:
-        """The holding of these fields.
-
-        Raises:
-            ValueError: they are not a holding's.
-        """
-        kind = text(fields, "kind", _MAX_CHARS)
-        if kind not in KINDS:
-            raise ValueError(f"memory of the kind {kind!r}")
-        module, line = text(fields, "module", _MAX_CHARS), text(fields, "line", _MAX_CHARS)
-        return cls(kind, module, line, _size(fields.get("size_bytes")), integer(fields, "num_storages"))
 
 
 @dataclass(frozen=True)
@@ -60,10 +49,10 @@ class MemoryUse:
     several neighbours is kept. `holdings` are the largest at the peak, the largest first.
     """
 
-    operations: Sequence[int]
-    sizes: Mapping[str, Sequence[int]]  # kind -> bytes after each operation
-    holdings: Sequence[Holding] = ()
-    capacity_bytes: int | None = None
+    operations: Annotated[Sequence[Count], Meta(max_length=MAX_POINTS)]
+    sizes: Mapping[str, Annotated[Sequence[Count], Meta(max_length=MAX_POINTS)]]  # kind -> bytes after each operation
+    holdings: Annotated[Sequence[Holding], Meta(max_length=MAX_HOLDINGS)] = ()
+    capacity_bytes: Count | None = None
 
     @property
     def totals(self) -> list[int]:
@@ -96,23 +85,29 @@ class MemoryUse:
 
     def to_fields(self) -> dict[str, Any]:
         """The record as JSON fields."""
-        return vars(self) | {"holdings": [vars(holding) for holding in self.holdings]}
+        return to_fields(self)
 
     @classmethod
-    def parse(cls, fields: Fields) -> Self:
-        """The record of these fields.
+    def parse(cls, fields: Any) -> Self:
+        """The record of these fields, which a rank has counted.
 
         Raises:
             ValueError: they are not such a record's.
         """
-        operations = [_size(one) for one in items(fields, "operations")]
-        given = fields_of(fields.get("sizes"))
-        sizes = {kind: [_size(one) for one in items(given, kind)] for kind in KINDS}
-        if len(operations) > MAX_POINTS or any(len(row) != len(operations) for row in sizes.values()):
-            raise ValueError("a memory curve that is too long, or whose kinds differ in length")
-        holdings = [Holding.parse(fields_of(one)) for one in items(fields, "holdings")[:MAX_HOLDINGS]]
-        capacity_bytes = fields.get("capacity_bytes")
-        return cls(operations, sizes, holdings, None if capacity_bytes is None else _size(capacity_bytes))
+        use = parse(fields, cls)
+        use.refuse_unless_counted()
+        return use
+
+    def refuse_unless_counted(self) -> None:
+        """Raise ValueError unless this can be what was counted on a rank.
+
+        Raises:
+            ValueError: a kind is unknown or missing, or a curve is too long.
+        """
+        if self.sizes.keys() != set(KINDS) or any(one.kind not in KINDS for one in self.holdings):
+            raise ValueError(f"memory of the kinds {', '.join(map(repr, self.sizes))}"[:_MAX_CHARS])
+        if any(len(row) != len(self.operations) for row in self.sizes.values()):
+            raise ValueError("a memory curve whose kinds differ in length")
 
 
 def thinned(curve: list[tuple[int, list[int]]], max_points: int) -> list[tuple[int, list[int]]]:
@@ -126,9 +121,3 @@ def describe_kinds(sizes: Mapping[str, int]) -> str:
     """Bytes by kind in words, the largest first."""
     held = sorted(((size, kind) for kind, size in sizes.items() if size), reverse=True)
     return ", ".join(f"{kind} {units.format_bytes(size)}" for size, kind in held)
-
-
-def _size(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is not a number of bytes or operations")
-    return value

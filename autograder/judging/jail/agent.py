@@ -8,6 +8,8 @@ from typing import Any
 
 from autograder.judging.jail.cells import Setting, call_on_rank
 from worldsize.launch import RunError, RunTimeout
+from worldsize.launch.protocol.failure import cut
+from worldsize.message import to_fields
 
 
 def call_under_agent(
@@ -35,7 +37,7 @@ def describe(error: RunError) -> dict[str, Any]:
     standings = json.dumps([fields_of_standing(one) for one in error.standings])
     if isinstance(error, RunTimeout):
         return {"ending": error.ending.end.name, "standings": standings}
-    failures = [[one.rank, one.to_fields(), one.cause.name] for one in error.failures]
+    failures = [to_fields(cut(failure)) for failure in error.failures]
     return {"failures": json.dumps(failures), "standings": standings}
 
 

@@ -25,6 +25,7 @@ from worldsize.launch.reports import diagnosis
 from worldsize.launch.reports.diagnosis import FAILED, RETURNED, RUNNING, Standing
 from worldsize.launch.reports.result import End, Ending
 from worldsize.launch.reports.text import describe_hang
+from worldsize.message import parse
 
 PROGRAMS = "/tmp/home/program"  # where a submitted program lies in its sandbox
 _MAX_LINES = 6  # of a traceback that is shown
@@ -100,10 +101,7 @@ def _of_described(described: Any, sources: Sources) -> StudentFailed | None:
     if not isinstance(described, dict):
         raise ValueError("not a description")
     if "failures" in described:
-        failures = [
-            replace(Failure.from_fields(_integer(rank), fields), cause=Cause[cause])
-            for rank, fields, cause in _items(described["failures"])
-        ]
+        failures = [parse(fields, Failure) for fields in _items(described["failures"])]
         standings = [_read_standing(one) for one in _items(described["standings"])]
         if not failures:
             return StudentFailed(Outcome.CRASHED, "Torchrun's agent ended, and no rank said why.")
@@ -192,7 +190,7 @@ def _read_standing(fields: Any) -> Standing:
     return Standing(
         _integer(fields["rank"]),
         fields["state"] if fields["state"] in (RETURNED, FAILED, RUNNING) else RUNNING,
-        [Line.from_fields(one) for one in fields["lines"][-20:]],
+        parse(fields["lines"][-20:], list[Line]),
         [_read_call(one) for one in fields["calls"][-64:]],
         _read_call(fields["native"]) if fields["native"] else None,
         _integer(fields["num_native"]),
@@ -201,7 +199,7 @@ def _read_standing(fields: Any) -> Standing:
 
 def _read_call(fields: Any) -> Call:
     state = fields["state"] if fields["state"] in (ISSUED, WAITING, DONE, BROKEN) else ISSUED
-    return Call.from_fields(fields, state, _integer(fields["number"]))
+    return parse({**fields, "state": state}, Call)
 
 
 def _items(text: Any) -> list[Any]:

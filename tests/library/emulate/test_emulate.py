@@ -194,10 +194,10 @@ def test_bodies_of_different_lengths_never_match_whatever_is_said_of_them():
 
 def test_a_rank_that_posts_nonsense_fails_its_run_and_not_the_launcher():
     def on_rank():
-        from worldsize.emulate.protocol import wire
+        from worldsize import framing
         from worldsize.emulate.worker import backend
 
-        backend._client._sock.sendall(wire.pack(b"juggle"))
+        backend._client._sock.sendall(framing.pack_header(b"juggle"))
         dist.barrier()
 
     with pytest.raises(ws.RankFailed, match="broken message"):

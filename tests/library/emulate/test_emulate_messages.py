@@ -10,7 +10,6 @@ import pytest
 
 from worldsize import framing, hardware
 from worldsize.emulate.launcher.server import Emulation
-from worldsize.emulate.protocol import wire
 from worldsize.emulate.protocol.messages import (
     Answer,
     Awaited,
@@ -26,7 +25,8 @@ from worldsize.emulate.protocol.messages import (
     read_from_rank,
 )
 from worldsize.emulate.protocol.record import COMPUTE, JOIN, MARK, POST, WAIT, Step
-from worldsize.message import pack_and_send, read
+from worldsize.launch.protocol.messages import Job
+from worldsize.message import pack_and_send, parse, read, to_fields
 
 STEPS = [
     Step(COMPUTE, 0, 0.5, "mätmul \ud800", "forward"),
@@ -46,15 +46,16 @@ FROM_RANK += [AWAITED, Awaited(2, 1, 1e9), Blocked((3, 4), True, STEPS), Blocked
 def test_a_job_is_read_as_it_was_sent():
     one, other = socket.socketpair()
     with one, other:
-        sent = Emulated(8, COMPUTES, ["send"], {"read": "no shared storage"})
+        cluster = Emulated(8, COMPUTES, ["send"], {"read": "no shared storage"})
+        sent = Job(1, 2, "auto", 60.0, 1, env={}, sources={}, emulated=cluster)
         pack_and_send(one, sent, b"body")
         header, body, _ = framing.receive(other)
-    assert (read(header, Emulated), body) == (sent, b"body")
+    assert (read(header, Job), body) == (sent, b"body")
 
 
 @pytest.mark.parametrize("message", FROM_RANK, ids=lambda message: type(message).__name__)
 def test_a_message_of_a_rank_is_read_as_it_was_sent(message):
-    ((header, body),) = wire.Inbox(4).feed(wire.pack(message.to_bytes(), 4) + b"body")
+    ((header, body),) = framing.Inbox(4).feed(framing.pack_header(message.to_bytes(), 4) + b"body")
     assert (read_from_rank(header), body) == (message, b"body")
 
 
@@ -67,9 +68,9 @@ def test_a_message_of_the_conductor_is_read_as_it_was_sent(message):
 
 def test_frames_come_in_pieces_of_any_length():
     frames = [(one.to_bytes(), b"x" * place) for place, one in enumerate(FROM_RANK)]
-    sent = b"".join(wire.pack(header, len(body)) + body for header, body in frames)
+    sent = b"".join(framing.pack_header(header, len(body)) + body for header, body in frames)
     for length in (1, 7, 100, len(sent)):
-        inbox = wire.Inbox(1000)
+        inbox = framing.Inbox(1000)
         came = [one for start in range(0, len(sent), length) for one in inbox.feed(sent[start : start + length])]
         assert came == frames
 
@@ -79,7 +80,7 @@ def test_frames_come_in_pieces_of_any_length():
 )
 def test_a_frame_longer_than_is_taken_is_refused_before_it_comes(lengths, error):
     with pytest.raises(ValueError, match=error):
-        wire.Inbox(1 << 20).feed(struct.pack("<IQ", *lengths))
+        framing.Inbox(1 << 20).feed(struct.pack("<IQ", *lengths))
 
 
 @pytest.mark.parametrize("message", FROM_RANK, ids=lambda message: type(message).__name__)
@@ -175,17 +176,17 @@ def test_a_rank_takes_no_message_of_another_rank():
     ("changes", "words"),
     [
         ({"kind": "guessed"}, "work cannot be priced by 'guessed'"),
-        ({"scale": "1"}, "scale is a str; it must be a number"),
-        ({"gpu": {"peak_flops_per_s": {"float32": None}}}, "float32 is a NoneType; it must be a number"),
+        ({"scale": "1"}, "Expected `float`, got `str`"),
+        ({"gpu": {"peak_flops_per_s": {"float32": None}}}, "Expected `float`, got `null`"),
         ({"gpu": {"launch_s": -1}}, "launch_s is -1.0; it must be 0 or more seconds"),
     ],
     ids=ascii,
 )
 def test_prices_of_a_job_that_cannot_be_are_refused(changes, words):
-    fields = COMPUTES.to_fields()
+    fields = to_fields(COMPUTES)
     fields |= {name: fields[name] | value if name == "gpu" else value for name, value in changes.items()}
     with pytest.raises(ValueError, match=words):
-        Emulated.parse({"local_world_size": 8, "compute": fields, "allow": None})
+        parse({"local_world_size": 8, "compute": fields, "allow": None}, Emulated)
 
 
 # what the launcher refuses because of what the rank has sent before
@@ -210,7 +211,7 @@ def faults():
         connection.ours = ours
         with theirs:
             for message, body in messages:
-                theirs.sendall(wire.pack(message.to_bytes(), len(body)) + body)
+                theirs.sendall(framing.pack_header(message.to_bytes(), len(body)) + body)
             emulation._serve(connection)
         return faults
 

@@ -11,13 +11,12 @@ import torch
 import torch.distributed as dist
 
 import worldsize as ws
-from worldsize import emulate, hardware, pricing
+from worldsize import emulate, framing, hardware, pricing
 from worldsize.emulate.launcher import server
 from worldsize.emulate.launcher.bound import Bound
 from worldsize.emulate.launcher.conductor import Conductor, Failure, Post, TimedWait
 from worldsize.emulate.launcher.server import Emulation
 from worldsize.emulate.launcher.simulator import Prices, replay, times
-from worldsize.emulate.protocol import wire
 from worldsize.emulate.protocol.messages import Posted
 from worldsize.emulate.protocol.operations import ASK
 from worldsize.emulate.protocol.record import COMPUTE, POST, TIMEOUT, WAIT, Operation, Step
@@ -539,7 +538,7 @@ def test_a_rank_that_has_posted_what_it_is_lost_at_does_not_leave_but_is_lost():
     end, lost = emulation._connections[0].theirs.dup(), []
     with selectors.DefaultSelector() as selector, end:
         emulation.listen(selector, lambda *fault: pytest.fail(str(fault)), lost.append)
-        end.sendall(wire.pack(Posted(1, "barrier", "0", "", 0, ranks=(0, 1)).to_bytes()))
+        end.sendall(framing.pack_header(Posted(1, "barrier", "0", "", 0, ranks=(0, 1)).to_bytes()))
         emulation.leave(0)  # its report, by the other socket, may be read first
     assert lost == [0] and emulation.lost_s() == {0: 0.0}
     emulation.close()

@@ -9,9 +9,8 @@ import torch
 import torch.distributed as dist
 
 import worldsize as ws
-from worldsize import hardware
+from worldsize import framing, hardware
 from worldsize.emulate.launcher.server import Emulation
-from worldsize.emulate.protocol import wire
 from worldsize.emulate.protocol.messages import Blocked, Left, Posted, Refused, read_from_conductor, read_from_rank
 from worldsize.emulate.worker.client import Client
 from worldsize.emulate.worker.compute import FlopsMeter, Meter
@@ -33,7 +32,7 @@ class Nobody:
 def rank():
     """A function that gives a client with this meter, and a function for the messages that it has sent."""
     ours, theirs = socket.socketpair()
-    inbox = wire.Inbox(1 << 20)
+    inbox = framing.Inbox(1 << 20)
 
     def sent():
         try:
@@ -131,7 +130,12 @@ def test_answers_go_out_together():
         group = {"group": "0", "dtype": "uint8", "ranks": (0, 1), "peer": 1 - rank}
         send = Posted(number=1, op="send", num_items=4, **group).to_bytes()
         receive = Posted(number=2, op="recv", num_items=0, **group).to_bytes()
-        end.sendall(wire.pack(send, 4) + b"%d..." % rank + wire.pack(receive) + wire.pack(Blocked((1,)).to_bytes()))
+        end.sendall(
+            framing.pack_header(send, 4)
+            + b"%d..." % rank
+            + framing.pack_header(receive)
+            + framing.pack_header(Blocked((1,)).to_bytes())
+        )
     for connection in emulation._connections:
         emulation._serve(connection)
     for end in ends:
@@ -139,7 +143,7 @@ def test_answers_go_out_together():
             end.recv(1, socket.MSG_DONTWAIT)
     emulation.send_answers()
     for rank, end in enumerate(ends):
-        answers = wire.Inbox(100).feed(end.recv(1000))
+        answers = framing.Inbox(100).feed(end.recv(1000))
         assert sorted((read_from_conductor(header).number, body) for header, body in answers) == [
             (1, b""),
             (2, b"%d..." % (1 - rank)),

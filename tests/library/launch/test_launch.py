@@ -31,6 +31,7 @@ from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.launcher.worker_group import WorkerGroup
 from worldsize.launch.protocol import source
+from worldsize.launch.protocol.events import SentEvent
 from worldsize.launch.protocol.messages import Events, Joined
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports.result import End
@@ -177,7 +178,7 @@ def test_a_job_that_cannot_be_read_is_reported(monkeypatch):
     monkeypatch.setattr(source, "_MAX_SOURCES", 1 << 30)
     monkeypatch.setattr(linecache, "cache", dict(linecache.cache))
     cell = remember_cell(1, f"# {'x' * 9_000_000}\ndef on_rank():\n    pass\n")
-    failed(cell["on_rank"], world_size=2, match=r"ValueError: a message of \d+ bytes; at most 8388608 are taken")
+    failed(cell["on_rank"], world_size=2, match=r"ValueError: a header of \d+ bytes; at most 8388608 are taken")
 
 
 def test_run_shows_eleven_options():
@@ -449,9 +450,9 @@ def test_a_rank_that_talks_without_end_is_ended_all_the_same():
 def test_messages_of_no_events_cost_nothing_beside_many_events():
     ours, theirs = socket.socketpair()
     worker = Worker(rank=0, control=ours, max_value_bytes=0, start_s=0.0)
-    row = ["communication", "communication", "send", 1.0, 2.0]
+    event = SentEvent("communication", "communication", "send", 1.0, 2.0)
     for _ in range(60):
-        message = Events([row] * 2000)
+        message = Events([event] * 2000)
         worker.take(message, worker._content_of(message, b""))
     assert len(list(worker.events)) == 100_000, "the last ones are kept"
     data = pack(Events([])) * 1000

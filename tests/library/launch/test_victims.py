@@ -8,6 +8,7 @@ from launching import failed
 
 from worldsize.launch.protocol import failure
 from worldsize.launch.protocol.failure import Failure, of_exception
+from worldsize.message import parse, to_fields
 
 LOST = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3201"
 
@@ -17,7 +18,7 @@ def failure_of(raising):
     try:
         raising()
     except Exception as error:
-        return Failure.from_fields(3, of_exception(0, error, 10).to_fields())
+        return parse(to_fields(of_exception(3, error, 10)), Failure)
 
 
 def raise_in_torch(error):
@@ -91,4 +92,4 @@ def test_a_rank_whose_disk_is_full_is_named_beside_calls_that_do_not_match():
 def test_a_message_that_is_cut_says_so():
     failure = of_exception(0, ValueError("x" * 10_000), 0)
     assert len(failure.message) == 4000 and failure.message.endswith("x ...")
-    assert Failure.from_fields(0, failure.to_fields()).message == failure.message
+    assert parse(to_fields(failure), Failure) == failure

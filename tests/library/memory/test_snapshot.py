@@ -143,11 +143,14 @@ def test_one_device_is_read_and_of_several_the_one_that_is_named():
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        ({}, "device_traces is a NoneType; it must be a list"),
+        ({}, "Object missing required field `device_traces`"),
         (snapshot([]), "nothing was recorded on device 0: call torch.cuda.memory._record_memory_history"),
-        (snapshot([{"action": "alloc", "addr": 0, "size": "8"}]), "size is a str"),
-        (snapshot([7]), "expected named fields, got a int"),
-        (snapshot([alloc(0, 8, [7])]), "expected named fields, got a int"),
+        (
+            snapshot([{"action": "alloc", "addr": 0, "size": "8"}]),
+            r"Expected `int`, got `str` - at `\$.device_traces\[0\]\[0\].size`",
+        ),
+        (snapshot([7]), "Expected `object`, got `int`"),
+        (snapshot([alloc(0, 8, [7])]), "Expected `object`, got `int`"),
     ],
 )
 def test_what_is_not_a_snapshot_is_refused(broken, words):

@@ -12,12 +12,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 
-from worldsize import hardware, pricing
+from worldsize import framing, hardware, pricing
 from worldsize.emulate.launcher.bound import Bound
 from worldsize.emulate.launcher.conductor import Conductor, Post, Reply, TimedWait
 from worldsize.emulate.launcher.exchanges import Exchange, Keeper, TooMuchSent
 from worldsize.emulate.launcher.simulator import Prices, Times, replay, times
-from worldsize.emulate.protocol import wire
 from worldsize.emulate.protocol.messages import (
     Answer,
     Awaited,
@@ -71,7 +70,7 @@ class _Connection:
         self.rank = rank
         self.ours, self.theirs = socket.socketpair()
         self.ours.setblocking(False)
-        self.inbox = wire.Inbox(max_post_bytes)
+        self.inbox = framing.Inbox(max_post_bytes)
         self.outgoing: deque[memoryview] = deque()
         self.groups: dict[str, tuple[tuple[int, ...], frozenset[int]]] = {}  # their ranks, in order and as a set
         self.open_bytes: dict[int, int] = {}  # posts without an answer
@@ -390,7 +389,7 @@ class Emulation:
         self._send(self._connections[reply.rank], answer, reply.body)
 
     def _send(self, connection: _Connection, answer: FromConductor, body: bytes = b"") -> None:
-        for part in filter(None, (wire.pack(answer.to_bytes(), len(body)), body)):
+        for part in filter(None, (framing.pack_header(answer.to_bytes(), len(body)), body)):
             connection.outgoing.append(memoryview(part))  # a body goes to all ranks of a collective without a copy
             self._held_bytes += len(part)
         self._unsent[connection.rank] = connection

@@ -15,9 +15,8 @@ from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from worldsize.emulate.protocol.record import COMPUTE, JOIN, KINDS, MAIN, MARK, WAIT, Step
-from worldsize.fields import Fields, fields_of, finite, integer, items, number, text
-from worldsize.hardware import TRANSFERS, Gpu, Timings
-from worldsize.message import Message
+from worldsize.hardware import TRANSFERS, Gpu
+from worldsize.message import Finite
 
 _MAX_STEP_S = 1e9  # a rank might otherwise report work of any length
 MAX_TRANSFER_BYTES = 1 << 50
@@ -46,53 +45,22 @@ class Compute:
     """How a rank's own work is priced: on its GPU, or by measured time, which `scale` multiplies."""
 
     kind: str
-    scale: float
+    scale: Finite
     gpu: Gpu
 
-    def to_fields(self) -> dict[str, Any]:
-        """The prices as JSON fields."""
-        timings = self.gpu.timings and self.gpu.timings.to_fields()
-        return {"kind": self.kind, "scale": self.scale, "gpu": vars(self.gpu) | {"timings": timings}}
-
-    @classmethod
-    def parse(cls, fields: Fields) -> Self:
-        """The prices of these fields.
-
-        Raises:
-            ValueError: they are not such prices.
-        """
-        kind = text(fields, "kind", _MAX_NAME)
-        if kind not in KINDS:
-            raise ValueError(f"work cannot be priced by {kind!r}")
-        return cls(kind=kind, scale=number(fields, "scale"), gpu=_gpu(fields_of(fields.get("gpu"))))
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"work cannot be priced by {self.kind!r}")
 
 
 @dataclass(frozen=True)
-class Emulated(Message):
+class Emulated:
     """What a rank knows of its emulated cluster."""
 
     local_world_size: int
     compute: Compute
     allow: list[str] | None  # the operations that may be used; None for all
-    missing: dict[str, str] = field(default_factory=dict[str, str])  # transfers that cannot be, and why
-
-    def to_fields(self) -> dict[str, Any]:
-        """The message as JSON fields."""
-        return vars(self) | {"compute": self.compute.to_fields()}
-
-    @classmethod
-    def parse(cls, fields: Fields) -> Self:
-        """The message of these fields.
-
-        Raises:
-            ValueError: they are not such a message's.
-        """
-        return cls(
-            local_world_size=integer(fields, "local_world_size"),
-            compute=Compute.parse(fields_of(fields.get("compute"))),
-            allow=None if fields.get("allow") is None else [str(op) for op in items(fields, "allow")],
-            missing={name: str(why) for name, why in fields_of(fields.get("missing")).items()},
-        )
+    missing: Mapping[str, str] = field(default_factory=dict[str, str])  # transfers that cannot be, and why
 
 
 # rank to conductor; each brings what the rank did since its last message
@@ -362,22 +330,6 @@ def read_from_conductor(header: bytes) -> FromConductor:
 
 
 # parts of messages
-
-
-def _gpu(fields: Fields) -> Gpu:
-    peaks, power_w = fields_of(fields.get("peak_flops_per_s")), fields.get("power_w")
-    timings = fields.get("timings")
-    return Gpu(
-        name=str(fields.get("name")),
-        architecture=str(fields.get("architecture")),
-        memory_bytes=integer(fields, "memory_bytes"),
-        memory_bandwidth_bytes_per_s=number(fields, "memory_bandwidth_bytes_per_s"),
-        peak_flops_per_s={dtype: finite(peak, dtype) for dtype, peak in peaks.items()},
-        source=str(fields.get("source")),
-        launch_s=number(fields, "launch_s"),
-        power_w=None if power_w is None else finite(power_w, "power_w"),
-        timings=None if timings is None else Timings.parse(fields_of(timings)),
-    )
 
 
 def _class_of(header: bytes, expected: Mapping[int, Any]) -> Any:

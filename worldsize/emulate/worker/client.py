@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from worldsize.emulate.protocol import wire
+from worldsize import framing
 from worldsize.emulate.protocol.messages import (
     Answer,
     Awaited,
@@ -68,7 +68,7 @@ class Client(Steps):
         self.folder = os.path.realpath(os.getcwd())  # of the program, which may go to another
         self._sock, self._patience_s = sock, _PATIENCE_S + _RANK_S * world_size
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._patience_s))
-        self._inbox = wire.Inbox(_MAX_ANSWER_BYTES)
+        self._inbox = framing.Inbox(_MAX_ANSWER_BYTES)
         self._allow = None if allow is None else frozenset(allow)
         self._lock = threading.RLock()
         self._arrival = threading.Condition()
@@ -186,7 +186,7 @@ class Client(Steps):
                 self._send_all()
 
     def _append(self, message: FromRank, body: bytes = b"") -> None:
-        self._unsent += wire.pack(message.to_bytes(), len(body)), body
+        self._unsent += framing.pack_header(message.to_bytes(), len(body)), body
         self._unsent_bytes += len(body)
 
     def _send_all(self) -> None:

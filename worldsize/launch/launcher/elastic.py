@@ -123,7 +123,7 @@ class ElasticWorkerGroup(WorkerGroup):
         """Wait for the first message of whatever has connected, which any process of the user can, without stopping."""
         control, _ = self._server.accept()
         control.setblocking(False)
-        inbox = framing.Inbox(max_bytes=0)
+        inbox = framing.Inbox(max_body_bytes=0)
         self._callers.append(control)
         self.selector.register(control, selectors.EVENT_READ, lambda: self._greet(control, inbox))
         if len(self._callers) > _MAX_CALLERS:

@@ -11,8 +11,9 @@ import socket
 import threading
 import time
 import uuid
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from worldsize.emulate.launcher.server import Emulation
 from worldsize.launch.display.output import KEPT_OUTPUT

@@ -46,7 +46,7 @@ class Forkserver:
         self._own_scratch = None if scratch else ScratchFolder()
         self.scratch = self._own_scratch.path if self._own_scratch else str(scratch)
         self.socket = ours
-        self._inbox = framing.Inbox(max_bytes=0)
+        self._inbox = framing.Inbox(max_body_bytes=0)
         self.process = (start or _start_here)(theirs.fileno())
         theirs.close()
         self._warm = False

@@ -7,11 +7,13 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeGuard
 
+from worldsize.framing import read_fields
 from worldsize.launch.protocol.source import Line
+from worldsize.message import Word, parse, to_fields
 
 ISSUED, WAITING, DONE, BROKEN = "issued", "waiting", "done", "broken off"
 POINT_TO_POINT = ("send", "recv", "isend", "irecv")
@@ -35,44 +37,22 @@ class Call:
     """
 
     number: int
-    op: str
+    op: Word
     ranks: tuple[int, ...] | None = None
     sequence: int = 0
-    dtype: str = ""
+    dtype: Word = ""
     shape: tuple[int, ...] | None = None
     peer: int | None = None  # of a send or receive; the root of a collective that has one
     tag: int = 0
-    reduction: str = ""
+    reduction: Word = ""
     line: Line | None = None
     state: str = WAITING
-    group: str = ""  # empty for the default group
-
-    @staticmethod
-    def from_fields(fields: dict[str, Any], state: str, number: int) -> Call:
-        """The call whose `to_fields` these are.
-
-        Raises:
-            ValueError, TypeError, KeyError: the fields are not a call's.
-        """
-        return Call(
-            number=number,
-            op=str(fields["op"])[:80],
-            ranks=_integers(fields.get("ranks")),
-            sequence=int(fields.get("sequence", 0)),
-            dtype=str(fields.get("dtype", ""))[:80],
-            shape=_integers(fields.get("shape")),
-            peer=int(fields["peer"]) if "peer" in fields else None,
-            tag=int(fields.get("tag", 0)),
-            reduction=str(fields.get("reduction", ""))[:80],
-            line=Line.from_fields(fields["line"]) if "line" in fields else None,
-            state=state,
-            group=str(fields.get("group", ""))[:80],
-        )
+    group: Word = ""  # empty for the default group
 
     def to_fields(self) -> dict[str, Any]:
         """The call as JSON fields, without its state and without empty fields."""
-        fields = {name: value for name, value in vars(self).items() if value not in (None, "") and name != "state"}
-        return fields | {"line": vars(self.line)} if self.line else fields
+        fields: dict[str, Any] = to_fields(self)
+        return {name: value for name, value in fields.items() if value not in (None, "") and name != "state"}
 
     @property
     def is_point_to_point(self) -> bool:
@@ -207,12 +187,7 @@ def _read(slot: bytes) -> Call | None:
     if slot[:1] not in _STATES:
         return None
     try:
-        fields = json.loads(slot[_HEAD_BYTES : slot.index(b"\n")])
-        call = Call.from_fields(fields, _STATES[slot[:1]], int(slot[1:10]))
-        return replace(call, sequence=int(slot[10:_HEAD_BYTES]))
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        head = {"state": _STATES[slot[:1]], "number": int(slot[1:10]), "sequence": int(slot[10:_HEAD_BYTES])}
+        return parse(read_fields(slot[_HEAD_BYTES : slot.index(b"\n")]) | head, Call)
+    except ValueError:
         return None
-
-
-def _integers(values: Any) -> tuple[int, ...] | None:
-    return None if values is None else tuple(int(value) for value in values)

@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Iterable
+
+from msgspec import Struct
 
 from worldsize.event import COMMUNICATION, Event
+from worldsize.message import Count, Finite, Word
 
 
-def read_events(rank: int, rows: Any, origin_s: float) -> list[Event]:
-    """The events that a rank drained, in seconds since `origin_s` of the monotonic clock.
+class SentEvent(Struct, frozen=True, array_like=True):
+    """An event as a rank sends it, in seconds of the monotonic clock."""
+
+    stream: Word
+    kind: Word
+    name: Word
+    start_s: Finite
+    end_s: Finite
+    size_bytes: Count = 0
+    peers: tuple[int, ...] = ()
+    group: Word = ""
+    sequence: int = 0
+
+
+def read_events(rank: int, sent: Iterable[SentEvent], origin_s: float) -> list[Event]:
+    """The events of a rank, in seconds since `origin_s` of the monotonic clock.
 
     Raises:
-        ValueError: the rows are not events; a rank may send anything.
+        ValueError: an event ends before it starts.
     """
-    try:
-        return [_event(rank, origin_s, *row) for row in rows]
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"not an event: {error}") from None
+    return [_event(rank, one, origin_s) for one in sent]
 
 
-def _event(
-    rank: int,
-    origin_s: float,
-    stream: Any,
-    kind: Any,
-    name: Any,
-    start_s: Any,
-    end_s: Any,
-    size_bytes: Any = 0,
-    peers: Any = (),
-    group: Any = "",
-    sequence: Any = 0,
-) -> Event:
-    start_s, end_s, size_bytes = float(start_s) - origin_s, float(end_s) - origin_s, int(size_bytes)
-    if not (math.isfinite(start_s) and start_s <= end_s < math.inf and size_bytes >= 0):
-        raise ValueError(f"an event from {start_s} s to {end_s} s of {size_bytes} bytes")
+def _event(rank: int, sent: SentEvent, origin_s: float) -> Event:
+    if sent.start_s > sent.end_s:
+        raise ValueError(f"an event from {sent.start_s} s to {sent.end_s} s")
     # the bytes that a collective sends cannot be seen from outside the backend
-    sent_bytes = size_bytes if (kind, name) == (COMMUNICATION, "send") else 0
-    words = str(stream)[:80], str(kind)[:80], str(name)[:80]
-    place = tuple(int(peer) for peer in peers), str(group)[:80], int(sequence)
-    return Event(rank, *words, start_s, end_s, size_bytes, sent_bytes, *place)
+    sent_bytes = sent.size_bytes if (sent.kind, sent.name) == (COMMUNICATION, "send") else 0
+    return Event(
+        rank=rank,
+        stream=sent.stream,
+        kind=sent.kind,
+        name=sent.name,
+        start_s=sent.start_s - origin_s,
+        end_s=sent.end_s - origin_s,
+        size_bytes=sent.size_bytes,
+        sent_bytes=sent_bytes,
+        peers=sent.peers,
+        group=sent.group,
+        sequence=sent.sequence,
+    )

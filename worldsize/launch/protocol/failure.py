@@ -8,12 +8,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Annotated
 
-from worldsize.fields import Fields, integer, items, text
-from worldsize.launch.protocol.source import MAX_LINES, Line, is_ours, own_lines
+from msgspec import Meta
+
+from worldsize.launch.protocol.source import MAX_LINES, Line, cut_line, is_ours, own_lines
 
 # torch's messages on a rank whose peer died: such a rank is a victim, never the culprit; docs/patches.md has the tests
 OF_GLOO = ("Connection closed by peer", "Read error", "Socket closed")
@@ -48,12 +49,12 @@ class Failure:
     """
 
     rank: int
-    kind: str
-    message: str
-    lines: list[Line] = field(default_factory=list[Line])
+    kind: Annotated[str, Meta(max_length=_MAX_KIND)]
+    message: Annotated[str, Meta(max_length=_MAX_MESSAGE)]
+    lines: Annotated[list[Line], Meta(max_length=MAX_LINES)] = field(default_factory=list[Line])
     time_ns: int = 0
     cause: Cause = Cause.REPORTED
-    torch_message: str = ""
+    torch_message: Annotated[str, Meta(max_length=_MAX_MESSAGE)] = ""
 
     @property
     def is_victim(self) -> bool:
@@ -71,41 +72,29 @@ class Failure:
         """One line: the kind of failure and its message."""
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
-    def to_fields(self) -> dict[str, Any]:
-        """The failure as JSON fields, without its rank and its cause, which the rank does not decide."""
-        lines = [vars(line) for line in self.lines]
-        words = {"kind": self.kind, "message": self.message, "torch_message": self.torch_message}
-        return words | {"lines": lines, "time_ns": self.time_ns}
-
-    @staticmethod
-    def from_fields(rank: int, fields: Fields) -> Failure:
-        """The failure whose `to_fields` these are, reported by the rank; text is cut, because a rank may send anything.
-
-        Raises:
-            ValueError: the fields are not a failure's.
-        """
-        lines = [Line.from_fields(line) for line in items(fields, "lines")[-MAX_LINES:]]
-        return Failure(
-            rank=rank,
-            kind=text(fields, "kind", _MAX_KIND),
-            message=text(fields, "message", _MAX_MESSAGE),
-            lines=lines,
-            time_ns=integer(fields, "time_ns"),
-            torch_message=text(fields, "torch_message", _MAX_MESSAGE, ""),
-        )
-
 
 def of_exception(rank: int, error: BaseException, time_ns: int) -> Failure:
     """The failure of a rank that raised, its traceback cut to the student's own lines."""
     if isinstance(error, SystemExit):
         kind, message = f"sys.exit({error.code!r})", "the function ended the process instead of returning"
     else:
-        kind, message = type(error).__name__, _cut(_text_of(error))
+        kind, message = type(error).__name__, _text_of(error)
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        at = Line(error.filename, error.lineno, "", (error.text or "").strip())
-        return Failure(rank, kind, error.msg, [at], time_ns)
+        at = cut_line(error.filename, error.lineno, "", (error.text or "").strip())
+        return cut(Failure(rank, kind, error.msg, [at], time_ns))
     lines = own_lines(traceback.extract_tb(error.__traceback__))
-    return Failure(rank, kind, message, lines, time_ns, torch_message=_torch_message(error))
+    return cut(Failure(rank, kind, message, lines, time_ns, torch_message=_torch_message(error)))
+
+
+def cut(failure: Failure) -> Failure:
+    """The failure with texts that are not too long to travel."""
+    return replace(
+        failure,
+        kind=failure.kind[:_MAX_KIND],
+        message=_cut(failure.message),
+        lines=failure.lines[-MAX_LINES:],
+        torch_message=failure.torch_message[:_MAX_MESSAGE],
+    )
 
 
 def _cut(message: str) -> str:
@@ -118,7 +107,7 @@ def _torch_message(error: BaseException) -> str:
     while (before := error.__cause__ or error.__context__) is not None and id(error) not in seen:
         seen.add(id(error))
         error = before
-    return _text_of(error)[:_MAX_MESSAGE] if _is_torchs(error) else ""
+    return _text_of(error) if _is_torchs(error) else ""
 
 
 def _is_torchs(error: BaseException) -> bool:

@@ -9,9 +9,9 @@ import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Annotated
 
-from worldsize.fields import fields_of, integer, text
+from msgspec import Meta
 
 CELL_FILE = "torchrun_cell.py"  # the file name of a saved %%torchrun cell
 MAX_LINES, _MAX_TEXT, _MAX_NAME = 20, 200, 1000  # a recursion would bury the rest of a report
@@ -21,23 +21,12 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 
 @dataclass(frozen=True)
 class Line:
-    """One place in a source file, as a traceback names it."""
+    """One place in a source file, as a traceback names it; made by `cut_line`."""
 
-    filename: str
+    filename: Annotated[str, Meta(max_length=_MAX_NAME)]
     number: int
-    function: str
-    text: str
-
-    @staticmethod
-    def from_fields(fields: Any) -> Line:
-        """The line whose `vars` these are; its text is cut, because a rank may send anything.
-
-        Raises:
-            ValueError: the fields are not a line's.
-        """
-        fields = fields_of(fields)
-        function, quoted = text(fields, "function", _MAX_TEXT), text(fields, "text", _MAX_TEXT)
-        return Line(text(fields, "filename", _MAX_NAME), integer(fields, "number"), function, quoted)
+    function: Annotated[str, Meta(max_length=_MAX_TEXT)]
+    text: Annotated[str, Meta(max_length=_MAX_TEXT)]
 
     def __str__(self) -> str:
         name = _name_of_cell(self.filename) if is_cell(self.filename) else os.path.basename(self.filename)
@@ -45,9 +34,14 @@ class Line:
         return place + (f", in {self.function}" if self.function.isidentifier() else "")
 
 
+def cut_line(filename: str, number: int | None, function: str, text: str | None) -> Line:
+    """A line whose texts are no longer than those that may travel."""
+    return Line(filename[:_MAX_NAME], number or 0, function[:_MAX_TEXT], (text or "")[:_MAX_TEXT])
+
+
 def own_lines(frames: Iterable[traceback.FrameSummary]) -> list[Line]:
     """The last frames outside the launcher and libraries; a library's innermost frame if there are no others."""
-    lines = [Line(f.filename, f.lineno or 0, f.name, f.line or "") for f in frames if not is_ours(f.filename)]
+    lines = [cut_line(f.filename, f.lineno, f.name, f.line) for f in frames if not is_ours(f.filename)]
     return [line for line in lines if _is_own(line.filename)][-MAX_LINES:] or lines[-1:]
 
 
@@ -68,7 +62,7 @@ def line_of(frame: FrameType | None) -> Line | None:
 
 @functools.lru_cache(maxsize=256)  # a loop's calls come from the same line
 def _line_at(filename: str, number: int, function: str) -> Line:
-    return Line(filename, number, function, linecache.getline(filename, number).strip()[:_MAX_TEXT])
+    return cut_line(filename, number, function, linecache.getline(filename, number).strip())
 
 
 def is_cell(filename: str) -> bool:

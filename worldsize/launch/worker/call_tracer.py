@@ -18,6 +18,7 @@ from typing import Any
 from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_POINT, WAITING, Call, CallLog
 from worldsize.launch.protocol.source import Line, line_of
 from worldsize.launch.worker import spans
+from worldsize.message import MAX_WORD
 
 # each function, and the parameter whose tensor is moved; functions that this torch lacks are skipped
 _PAYLOADS = {
@@ -175,13 +176,13 @@ class _Tracer:
             op=op,
             ranks=ranks,
             sequence=sequence,
-            dtype=str(getattr(tensor, "dtype", "")).removeprefix("torch."),
+            dtype=str(getattr(tensor, "dtype", "")).removeprefix("torch.")[:MAX_WORD],
             shape=None if tensor is None else tuple(tensor.shape),
             peer=_peer_of(op, arguments, group, ranks),
             tag=operator.index(arguments.get("tag", 0)),
-            reduction=_reduction_of(arguments),
+            reduction=_reduction_of(arguments)[:MAX_WORD],
             line=line,
-            group=name,
+            group=name[:MAX_WORD],
         )
 
 

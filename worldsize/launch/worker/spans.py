@@ -10,13 +10,15 @@ from typing import Any
 
 from worldsize.event import COMMUNICATION, WAIT
 from worldsize.launch.protocol.call_log import ISSUED, Call
+from worldsize.launch.protocol.events import SentEvent
 from worldsize.launch.protocol.messages import MAX_EVENTS
+from worldsize.message import MAX_WORD
 
 _MAX_SPANS = 50_000  # the last ones are kept; all of them travel in one header
 _MAX_EVENTS = 20_000  # the last ones of each of `_kept`
 _MAX_OPEN = 10_000  # calls that may wait for their `wait`
 _spans: deque[tuple[str, str, float, float]] = deque(maxlen=_MAX_SPANS)
-_kept: dict[str, deque[tuple[Any, ...]]] = {}  # a source of events -> its rows, as in `read_events`
+_kept: dict[str, deque[SentEvent]] = {}  # a source of events -> its events
 _is_on = True
 _virtual: Callable[[str, str], AbstractContextManager[None]] | None = None  # what marks work in virtual time
 
@@ -46,7 +48,7 @@ def span(name: str, kind: str = "compute") -> Iterator[None]:
         with _virtual(name, kind) if _virtual else nullcontext():
             yield
     finally:
-        _spans.append((name[:80], kind[:80], start_s, time.monotonic()))
+        _spans.append((name[:MAX_WORD], kind[:MAX_WORD], start_s, time.monotonic()))
 
 
 def drain() -> list[tuple[str, str, float, float]]:
@@ -67,11 +69,11 @@ def is_on() -> bool:
     return _is_on
 
 
-def keep(source: str, *row: Any) -> None:
-    """Keep an event: stream, kind, name, start, end and, where there are any, size, peers, group and sequence."""
+def keep(source: str, stream: str, kind: str, name: str, start_s: float, end_s: float, *rest: Any) -> None:
+    """Keep an event, with its size, peers, group and sequence where it has them."""
     if source not in _kept:
         _kept[source] = deque(maxlen=_MAX_EVENTS)
-    _kept[source].append(row)
+    _kept[source].append(SentEvent(stream[:MAX_WORD], kind[:MAX_WORD], name[:MAX_WORD], start_s, end_s, *rest))
 
 
 class Calls:
@@ -126,17 +128,17 @@ class Calls:
             return "", ()
         name = call.group or getattr(dist.group.WORLD, "group_name", "")
         ranks = tuple(range(dist.get_world_size())) if call.ranks is None else call.ranks
-        self._members[call.group] = name, ranks
+        self._members[call.group] = name, ranks = name[:MAX_WORD], ranks
         return name, ranks
 
 
 calls = Calls()
 
 
-def drain_events() -> Iterator[list[tuple[Any, ...]]]:
-    """The events so far, in batches for `read_events`; they are then dropped."""
+def drain_events() -> Iterator[list[SentEvent]]:
+    """The events so far, in batches for `Events`; they are then dropped."""
     calls.close()
-    rows = [row for source in _kept.values() for row in source]
+    events = [event for source in _kept.values() for event in source]
     _kept.clear()
-    for start in range(0, len(rows), MAX_EVENTS):
-        yield rows[start : start + MAX_EVENTS]
+    for start in range(0, len(events), MAX_EVENTS):
+        yield events[start : start + MAX_EVENTS]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from worldsize.launch.protocol import failure
 from worldsize.launch.protocol.messages import ThreadFailed
+from worldsize.message import MAX_WORD
 
 
 def install(report: Callable[[ThreadFailed], None]) -> None:
@@ -21,6 +22,6 @@ def install(report: Callable[[ThreadFailed], None]) -> None:
             return
         with contextlib.suppress(Exception):  # the launcher has hung up
             failed = failure.of_exception(0, args.exc_value, time.monotonic_ns())
-            report(ThreadFailed(args.thread.name if args.thread else "", failed))
+            report(ThreadFailed(args.thread.name[:MAX_WORD] if args.thread else "", failed))
 
     threading.excepthook = excepthook
