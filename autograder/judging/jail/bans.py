@@ -23,7 +23,7 @@ def put_out_of_reach(name: str, sentence: str) -> None:
     if isinstance(forbidden := getattr(owner, own, None), type):
         _refuse_class(forbidden, _refusal(sentence))
     else:
-        _refuse_module(owner, own, _refusal(sentence))
+        _refuse_module(owner, name, _refusal(sentence))
 
 
 def _refusal(sentence: str) -> Callable[..., None]:
@@ -45,7 +45,7 @@ def _refuse_class(forbidden: type, refuse: Callable[..., None]) -> None:
     forbidden.__init__ = refuse  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _refuse_module(package: ModuleType, own: str, refuse: Callable[..., None]) -> None:
+def _refuse_module(package: ModuleType, name: str, refuse: Callable[..., None]) -> None:
     """Put a stand-in into the module's package, and refuse its import and the opening of its files.
 
     An audit hook refuses them, which Python cannot take away; compiled files are refused too.
@@ -53,7 +53,7 @@ def _refuse_module(package: ModuleType, own: str, refuse: Callable[..., None]) -
     import os
     import sys
 
-    name = f"{package.__name__}.{own}"
+    own = name.rpartition(".")[2]
     _let_torch_import_its_own()
     for loaded in [other for other in sys.modules if other == name or other.startswith(f"{name}.")]:
         del sys.modules[loaded]
