@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, zips, hashes of files that strangers wrote, and cells no spreadsheet runs."""
+"""Files that appear whole or not at all, templates, zips, hashes of strangers' files, and cells no spreadsheet runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,30 @@ import io
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from worldsize.files import replace_file
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MAX_BYTES = 20 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
 # what a spreadsheet takes for a formula, or for the start of one after it has skipped white space
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+def templates() -> Environment:
+    """The templates of pages: values are escaped, and an unknown name is an error."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # most commands write no page
+
+    return Environment(
+        loader=PackageLoader("autograder"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
 
 
 def file_sha256(path: Path) -> str | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -97,11 +97,11 @@ def _kind_of(value: Any) -> str:
     return f"{value} of type {kind}" if is_short else f"a {kind}"
 
 
-def _as_float(number: SupportsFloat) -> float:
+def _as_float(number: float | Real) -> float:
     try:
         return float(number)
     except OverflowError:  # an int too large for a float
-        return float("-inf") if str(number).startswith("-") else float("inf")
+        return float("-inf") if number < 0 else float("inf")
 
 
 @contextmanager

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jinja2 import Environment, PackageLoader
-
 from autograder.bench.batch import has_right_weights
+from autograder.files import templates
 from worldsize.bench import Machine, Point, Result
 
 _FINGERPRINT_CHARS = 8
@@ -85,4 +84,4 @@ def _board(results: Mapping[str, Result], has_names: bool) -> Board:
     return Board(any_result.machine, any_result, columns, rows, measured)
 
 
-_environment = Environment(loader=PackageLoader("autograder"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+_environment = templates()

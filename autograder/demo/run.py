@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from jinja2 import Environment, PackageLoader
 from nbformat import NotebookNode
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +21,7 @@ from autograder.authoring.notebooks import find_sources, notebook, render
 from autograder.authoring.scripts import parse
 from autograder.demo.first_look import SCRIPT, Cheat, Look, cheat, looks
 from autograder.demo.steps import Steps, program, progress, run
+from autograder.files import templates
 from autograder.grading.standing import State
 from autograder.judging.report import RECORD, Report
 from worldsize.pages import FormulasToMathML, OfflineHTMLExporter
@@ -169,7 +169,7 @@ def _verdict(record: dict) -> str:
 def _render(
     week: str, lab: str, seen: Sequence[Look], cheats: Sequence[Cheat], submissions: Sequence[ScoreLine]
 ) -> str:
-    environment = Environment(loader=PackageLoader("autograder"), autoescape=True, trim_blocks=True)
+    environment = templates()
     return environment.get_template("demo.html.j2").render(
         week=week, lab=lab, looks=seen, cheats=cheats, submissions=submissions
     )

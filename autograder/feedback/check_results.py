@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from autograder.files import templates
 from autograder.judging.report import CheckResult, Outcome, format_points
 
 # the mark says it without colour
@@ -56,5 +56,5 @@ def styled(html: str) -> str:
     return f'<style>{CSS}</style>\n<div style="font-family: system-ui, sans-serif; max-width: 52em">\n{html}\n</div>'
 
 
-_environment = Environment(loader=PackageLoader("autograder"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+_environment = templates()
 _environment.filters |= {"points": format_points, "mark": mark, "explained": explained}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from threading import Lock
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from autograder.files import templates
 from autograder.judging.report import format_points
 from autograder.markdown import bank_text
 from autograder.quiz.key import letter, printed
@@ -75,13 +75,7 @@ def _blank(number: int) -> str:
     return f'<span class="gap" role="img" aria-label="gap {number}">({number})</span>'
 
 
-environment = Environment(
-    loader=PackageLoader("autograder"),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    undefined=StrictUndefined,
-)
+environment = templates()
 environment.filters |= {
     "asked": asked,
     "inline": inline,

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from autograder.files import write_whole
+from autograder.files import templates, write_whole
 from autograder.similarity.pairs import Comparison, Pair
 
 MAX_PAIRS = 50  # on a page
@@ -24,13 +22,7 @@ class _Side:
 
 def write_page(assignment: str, comparison: Comparison, line: float, to: Path) -> None:
     """Write the most similar pairs, each part beside the part of the same name; lines that both have are marked."""
-    environment = Environment(
-        loader=PackageLoader("autograder"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    environment = templates()
     shown = [(pair, _rows(pair)) for pair in comparison.pairs[:MAX_PAIRS]]
     num_more = len(comparison.pairs) - len(shown)
     page = environment.get_template("similar.html.j2")

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.course import notebook_of
-from autograder.files import neutral, write_whole
+from autograder.files import neutral, templates, write_whole
 from autograder.grading import audit_log
 from autograder.grading.standing import Standing, State, standings
 
@@ -145,7 +144,7 @@ def write(checklists: Sequence[Checklist], to: Path) -> None:
 
 def page(checklists: Sequence[Checklist]) -> str:
     """An HTML page that loads nothing: everybody's checklist, and above them who has done how much."""
-    environment = Environment(loader=PackageLoader("autograder"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = templates()
     return environment.get_template("progress.html.j2").render(checklists=checklists)
 
 

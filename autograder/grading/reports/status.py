@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 
-from autograder.files import write_whole
+from autograder.files import templates, write_whole
 from autograder.grading import audit_log
 from autograder.grading.standing import Standing, State, standings
 from autograder.submissions import regrade_requests
@@ -153,11 +152,5 @@ def _handed_in_twice(coursedir: CourseDirectory, assignment: str) -> list[str]:
 
 def write_page(status: Status, to: Path) -> None:
     """Write a page that loads nothing: what is to be done, the assignments, and everybody's work."""
-    environment = Environment(
-        loader=PackageLoader("autograder"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    environment = templates()
     write_whole(to, environment.get_template("status.html.j2").render(status=status, states=[*State]))

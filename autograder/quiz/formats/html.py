@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from html import escape
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Template
 from markupsafe import Markup
 
+from autograder.files import templates
 from autograder.judging.report import format_points
 from autograder.markdown import bank_text
 from autograder.quiz.formats.form_text import data_uri, gap_hints, instruction, lettered, num_lines, terms, who
@@ -20,8 +20,6 @@ from autograder.quiz.forms import Form
 from autograder.quiz.key import printed
 from worldsize.quiz import Variant
 from worldsize.quiz.variant import Amount, Gaps, Options, Prose
-
-_TEMPLATES = Path(__file__).parents[2] / "templates"
 
 
 def render(form: Form) -> bytes:
@@ -36,13 +34,7 @@ def key(forms: Sequence[Form]) -> bytes:
 
 @lru_cache
 def _template(name: str) -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    environment = templates()
     environment.filters |= {
         "data_uri": data_uri,
         "gap_hints": gap_hints,
