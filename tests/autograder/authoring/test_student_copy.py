@@ -74,7 +74,7 @@ def test_no_question_is_in_it_that_a_lesson_does_not_ask(texts):
 
 def test_no_name_of_what_is_hidden_is_in_it(texts):
     labs_and_weeks = {path: text for path, text in texts.items() if not path.startswith("worldsize/")}
-    assert found_in(labs_and_weeks, ["BEGIN SOLUTION", "BEGIN HIDDEN", "checks.py", "proven.json", "solutions/"]) == []
+    assert found_in(labs_and_weeks, ["BEGIN SOLUTION", "BEGIN HIDDEN", "checks.py", "lab.toml", "solutions/"]) == []
 
 
 def test_no_page_of_docs_is_pointed_at_that_is_not_in_it(files, texts):
