@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import os
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,7 @@ from autograder.grading.preprocessor import Grade
 from autograder.judging.report import Outcome, Report
 from autograder.judging.request import JudgeRequest
 from autograder.submissions.student_code import given_imports, student_cells
+from worldsize.cores import num_cores
 
 KEPT = Path("build", "verified")  # below the course's folder
 
@@ -138,7 +138,7 @@ def verify(
     left = [case for case in cases if case not in known]
     alone = [case for case in left if lab_settings(root / "solutions" / case.lab).has_real_jobs]
     others = [case for case in left if case not in alone]
-    for these, num_at_once in ((others, jobs or os.cpu_count()), (alone, 1)):
+    for these, num_at_once in ((others, jobs or num_cores()), (alone, 1)):
         with ThreadPoolExecutor(num_at_once) as pool:
             asked = [pool.submit(try_case, root, case, seed) for case in these]
             try:
