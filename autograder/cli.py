@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from autograder.bench.commands import Engine
+from autograder.bench.commands import EngineName
 from autograder.bench.commands import app as bench
 from autograder.capstone.commands import app as capstone
 from autograder.capstone.report_commands import app as reports
@@ -26,10 +26,10 @@ from autograder.terminal import console, errors, exit_on_value_error
 if TYPE_CHECKING:
     from nbgrader.coursedir import CourseDirectory
 
-    from autograder.grading.audit_log import Entry
+    from autograder.grading.audit_log import AuditEntry
     from autograder.grading.lab import Judged
     from autograder.grading.standing import Standing
-    from autograder.grading.verify import Finding
+    from autograder.grading.verify import GradedCase
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(quizzes, name="quiz")
@@ -148,7 +148,7 @@ def verify(
         num_all, known = len(known), bank.sample(root, known, sample)
         console.print(f"{len(known)} of {num_all} answers; other commits take others")
     use_kept, first = not again and seed is None and seeds == 1, bank.commit_seed(root) if seed is None else seed
-    found: list[Finding] = []
+    found: list[GradedCase] = []
     for drawn in range(first, first + seeds):
         console.print(f"inputs drawn with --seed {drawn}")
         asked = bank.verify(root, known, jobs, drawn, use_kept=use_kept)
@@ -194,7 +194,7 @@ def answer(
         console.print(f"# %% {title}\n{source}\n", markup=False, highlight=False, soft_wrap=True)
 
 
-def _show_findings(found: Sequence[Finding]) -> None:
+def _show_findings(found: Sequence[GradedCase]) -> None:
     """Print a row for every finding, and what was tried for them."""
     table = Table("answer", "must get", "got", "seconds", "", box=SIMPLE)
     for finding in found:
@@ -207,7 +207,7 @@ def _show_findings(found: Sequence[Finding]) -> None:
     console.print(_pairs(found))
 
 
-def _pairs(findings: Sequence[Finding]) -> str:
+def _pairs(findings: Sequence[GradedCase]) -> str:
     """How many checks of answers were run now, and how many earlier."""
     num_all = sum(len(one.report.checks) for one in findings)
     num_kept = sum(len(one.report.checks) for one in findings if one.is_kept)
@@ -224,8 +224,8 @@ def grade(
         int | None, typer.Option(help="How many to judge at once; by default one per core, or what a cluster holds.")
     ] = None,
     engine: Annotated[
-        Engine, typer.Option(help="Judge on this machine, or on the Ray cluster at RAY_ADDRESS.")
-    ] = Engine.LOCAL,
+        EngineName, typer.Option(help="Judge on this machine, or on the Ray cluster at RAY_ADDRESS.")
+    ] = EngineName.LOCAL,
     again: Annotated[bool, typer.Option("--again", help="Judge again what was judged before.")] = False,
     allow_untrusted: Annotated[
         bool, typer.Option("--allow-untrusted", help="Grade even where the sandbox is too weak for final grades.")
@@ -488,7 +488,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def _replay(coursedir: CourseDirectory, entries: list[Entry], number: int) -> bool:
+def _replay(coursedir: CourseDirectory, entries: list[AuditEntry], number: int) -> bool:
     """Show a repeated grading beside its entry in the log, and return whether they are the same."""
     from autograder.grading.replay import replay
 

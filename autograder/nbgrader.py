@@ -39,7 +39,7 @@ _PLACES = {
     "ExportGrades": "autograder.grading.reports.exports:Grades",
     # students' text and feedback
     "FeedbackExporter": "autograder.feedback.page:FeedbackExporter",
-    "FeedbackGrades": "autograder.feedback.page:Grades",
+    "FeedbackGrades": "autograder.feedback.page:GradesReader",
     "FormulasToMathML": "worldsize.pages:FormulasToMathML",
     "clean_html": "autograder.feedback.sanitize:clean",
     "highlight_code": "autograder.feedback.sanitize:highlight_code",

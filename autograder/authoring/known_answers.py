@@ -39,7 +39,7 @@ _MAGIC = re.compile(r"^(%%?[a-z_]{2,}(?:\s.*)?)$")
 
 
 @dataclass(frozen=True)
-class Answer:
+class KnownAnswer:
     """One known answer: the student cells that differ from the solution, and what grading it must give.
 
     Where a part of the points is for speed, a slow answer gets `score` to `most_score`, depending on the machine.
@@ -53,13 +53,13 @@ class Answer:
     cells: dict[str, str]
 
 
-def read_answer(lab: Path, name: str) -> Answer:
+def read_answer(lab: Path, name: str) -> KnownAnswer:
     """One known answer in the folder of a lab's solution, such as `wrong/sums`. Raises: AuthoringError, ValueError."""
     path = answer_path(lab, name)
     return _read(path, path.read_text(encoding="utf-8"), solved_cells(lab))
 
 
-def read_known_answers(lab: Path) -> list[Answer]:
+def read_known_answers(lab: Path) -> list[KnownAnswer]:
     """All known answers in the folder of a lab's solution: the right ones, then the wrong. Raises: AuthoringError."""
     paths = [path for kind in KINDS for path in sorted((lab / kind).glob("*")) if path.suffix in SUFFIXES]
     for path, following in itertools.pairwise(paths):
@@ -127,7 +127,7 @@ def _scripts(lab: Path) -> list[Path]:
     return [lab / f"{notebook_of(lab.name)}.py", *programs.authored(lab)]
 
 
-def _read(path: Path, text: str, solution: Mapping[str, str]) -> Answer:
+def _read(path: Path, text: str, solution: Mapping[str, str]) -> KnownAnswer:
     script, kind = _script(path, text), path.parent.name
     score, most_score, hints, problems = _header(script)
     about = _about(script)
@@ -142,7 +142,7 @@ def _read(path: Path, text: str, solution: Mapping[str, str]) -> Answer:
     problems += misfits
     if problems:
         raise AuthoringError(located(path, problems))
-    return Answer(f"{kind}/{path.stem}", score, most_score, hints, about, cells)
+    return KnownAnswer(f"{kind}/{path.stem}", score, most_score, hints, about, cells)
 
 
 def _script(path: Path, text: str) -> Script:

@@ -21,7 +21,7 @@ from autograder.files import write_whole
 from autograder.grading.audit_log import engine_sha256
 from autograder.grading.engines import Engine
 from autograder.grading.lab import Judged, Lab
-from autograder.judging.judge.measuring import PROGRAM, Job, Progress, Settings, first_failure
+from autograder.judging.judge.measuring import PROGRAM, Measurement, Progress, Settings, first_failure
 from autograder.submissions import Malformed, submitted_files
 from autograder.submissions.student_code import given_imports
 from worldsize.bench import Point, Result
@@ -42,7 +42,7 @@ class Kept(BaseModel):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SubmissionOutcome:
     """What is known of a submission: the judge's report, if one was asked for, and the measurement."""
 
     student: str
@@ -129,20 +129,20 @@ class Batch:
                 f"programs are measured; `autograder grade {self.lab.name}` judges it."
             )
 
-    def done(self, student: str) -> Outcome | None:
+    def done(self, student: str) -> SubmissionOutcome | None:
         """What is known of a submission, if it is complete and about the files as they are now; otherwise None."""
         judged = self.lab.kept(student) if self.is_graded else None
         kept = self._kept(student)
-        return Outcome(student, judged, kept) if kept and (judged or not self.is_graded) else None
+        return SubmissionOutcome(student, judged, kept) if kept and (judged or not self.is_graded) else None
 
-    def run(self, student: str, engine: Engine, again: bool, on_progress: OnProgress) -> Outcome:
+    def run(self, student: str, engine: Engine, again: bool, on_progress: OnProgress) -> SubmissionOutcome:
         """The outcome of one submission, after doing what is missing of it; a fault of ours is recorded in it."""
         judged = None
         if self.is_graded:
             on_progress(student, "graded", 0, 0)
             judged = (None if again else self.lab.kept(student)) or self.lab.judge(student, engine)
         kept = None if again else self._kept(student)
-        return Outcome(student, judged, kept or self._measure(student, engine, again, on_progress))
+        return SubmissionOutcome(student, judged, kept or self._measure(student, engine, again, on_progress))
 
     def _measure(self, student: str, engine: Engine, again: bool, on_progress: OnProgress) -> Kept:
         kept = Kept(fingerprint=self._fingerprint(student))
@@ -172,9 +172,9 @@ class Batch:
             path.unlink(missing_ok=True)  # that of a program that they handed in before
         write_whole(self._folder(student) / "measured.json", kept.model_dump_json())
 
-    def _job(self, source: str) -> Job:
+    def _job(self, source: str) -> Measurement:
         limits = self.lab.limits
-        return Job(
+        return Measurement(
             program=source,
             settings=self.settings,
             preload=tuple(given_imports(self.lab.release)),
@@ -205,7 +205,7 @@ class Batch:
 
 def run_batch(
     batch: Batch, students: Sequence[str], engine: Engine, again: bool, on_progress: OnProgress
-) -> Iterator[Outcome]:
+) -> Iterator[SubmissionOutcome]:
     """Each submission's outcome as it arrives, first those that are done already; `again` redoes these too."""
     done = {} if again else {student: found for student in students if (found := batch.done(student))}
     yield from done.values()

@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 from autograder.terminal import console, errors, exit_on_value_error
 
 if TYPE_CHECKING:
-    from autograder.bench.batch import Batch, Outcome
+    from autograder.bench.batch import Batch, SubmissionOutcome
     from autograder.judging.judge.measuring import Settings
     from worldsize.bench import Result
 
@@ -28,17 +28,17 @@ OUT = Path("build", "bench")  # below the course's folder
 _INTERRUPTED = 130
 
 
-class _Group(TyperGroup):
+class _BenchGroup(TyperGroup):
     """`autograder bench project1` is short for `autograder bench run project1`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         return super().resolve_command(ctx, args if args[0] in self.commands else ["run", *args])
 
 
-app = typer.Typer(cls=_Group, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=_BenchGroup, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-class Engine(StrEnum):
+class EngineName(StrEnum):
     """Where a class can be judged or measured."""
 
     LOCAL = "local"
@@ -61,8 +61,8 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where results go; by default below build/bench.")] = None,
     engine: Annotated[
-        Engine, typer.Option(help="Measure on this machine, or on the Ray cluster at RAY_ADDRESS.")
-    ] = Engine.LOCAL,
+        EngineName, typer.Option(help="Measure on this machine, or on the Ray cluster at RAY_ADDRESS.")
+    ] = EngineName.LOCAL,
     num_gpus: Annotated[
         int | None, typer.Option(min=0, help="GPUs for one submission; by default all that this machine has.")
     ] = None,
@@ -91,7 +91,7 @@ def run(
 
     with exit_on_value_error():
         task = Task(num_steps=steps, batch_size=batch, width=width, images=images)
-        if images == "cifar10" and engine is Engine.LOCAL:
+        if images == "cifar10" and engine is EngineName.LOCAL:
             cifar10_files()  # fail now, and not once for every timing
         settings = Settings(task=task, world_sizes=_sizes(world_sizes), num_repeats=repeats)
         if steps <= settings.num_warmup_steps:
@@ -104,7 +104,7 @@ def run(
     with exit_on_value_error():
         class_ = _batch(what, submissions, out, settings, grade, allow_untrusted)
         names = class_.lab.named(students or ())
-        if engine is Engine.LOCAL:
+        if engine is EngineName.LOCAL:
             _warn_if_busy(settings)
         place = _place(engine, num_gpus)
     outcomes = []
@@ -167,7 +167,7 @@ def schema() -> None:
     print(json.dumps(result_schema(), indent=1))
 
 
-def table_of(outcomes: Sequence[Outcome], world_sizes: Sequence[int]) -> Table:
+def table_of(outcomes: Sequence[SubmissionOutcome], world_sizes: Sequence[int]) -> Table:
     """A row for each submission: points, speed, efficiency on several ranks, and the verdict."""
     several = [size for size in sorted(set(world_sizes)) if size > 1]
     headings = [f"efficiency at {size}" for size in several]
@@ -311,11 +311,11 @@ def _batch(
     return batch
 
 
-def _place(engine: Engine, num_gpus: int | None) -> Any:
+def _place(engine: EngineName, num_gpus: int | None) -> Any:
     from autograder.grading.engines import gpu_names, open_engine
 
     if num_gpus is None:
-        num_gpus = len(gpu_names()) if engine is Engine.LOCAL else 0
+        num_gpus = len(gpu_names()) if engine is EngineName.LOCAL else 0
     return open_engine(engine.value, None, num_gpus, is_alone=True)
 
 

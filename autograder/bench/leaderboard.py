@@ -13,7 +13,7 @@ _FINGERPRINT_CHARS = 8
 
 
 @dataclass(frozen=True)
-class Row:
+class LeaderboardRow:
     """A submission's place, its name or fingerprint, and its points by number of ranks and kind."""
 
     place: int
@@ -29,7 +29,7 @@ class Board:
     machine: Machine
     result: Result  # any of them: the task and the cluster are the same in all
     columns: list[tuple[int, str]]
-    rows: list[Row]
+    rows: list[LeaderboardRow]
     measured: str
 
 
@@ -77,7 +77,7 @@ def _board(results: Mapping[str, Result], has_names: bool) -> Board:
     rows = []
     for place, student in enumerate(sorted(results, key=speed, reverse=True), start=1):
         name = student if has_names else results[student].program_sha256[:_FINGERPRINT_CHARS]
-        rows.append(Row(place, name, not has_names, points[student]))
+        rows.append(LeaderboardRow(place, name, not has_names, points[student]))
     any_result = next(iter(results.values()))
     times = sorted(result.measured_at[:16].replace("T", " ") + " UTC" for result in results.values())
     measured = times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"

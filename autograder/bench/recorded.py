@@ -13,11 +13,11 @@ from worldsize.bench.machine import Machine
 FOLDER = Path("docs", "measured")
 
 
-class _Model(BaseModel):
+class _RecordModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Table(_Model):
+class RecordTable(_RecordModel):
     """A table that a cell of a lesson gave, its numbers as it showed them."""
 
     cell: str
@@ -26,18 +26,18 @@ class Table(_Model):
     rows: list[list[str]]
 
 
-class Part(_Model):
+class RecordPart(_RecordModel):
     """One part of a record: whether it ran to its end, and what it measured."""
 
     name: str  # of a week or a lab, or what is measured
     outcome: Literal["passed", "failed", "skipped"]
     why: str = ""  # it failed or was skipped
     took_s: float
-    tables: list[Table] = []
+    tables: list[RecordTable] = []
     data: dict[str, Any] = {}
 
 
-class Record(_Model):
+class Record(_RecordModel):
     """One run of `make gpu` on one machine. A stand-in ran on processor cores, to try the recording itself."""
 
     format: Literal["worldsize-measured-1"] = "worldsize-measured-1"
@@ -46,7 +46,7 @@ class Record(_Model):
     machine: Machine
     num_ranks: int
     backend: Literal["nccl", "gloo"]
-    parts: list[Part]
+    parts: list[RecordPart]
 
     @property
     def where(self) -> str:
@@ -61,7 +61,7 @@ class Record(_Model):
         kind = "cpu-stand-in" if self.is_stand_in else f"{self.machine.gpus[0]} x{len(self.machine.gpus)}"
         return f"{re.sub(r'[^a-z0-9]+', '-', kind.lower()).strip('-')}-{self.measured_at[:10]}.json"
 
-    def part(self, name: str) -> Part | None:
+    def part(self, name: str) -> RecordPart | None:
         """The part of this name."""
         return next((one for one in self.parts if one.name == name), None)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import mistune
 from nbformat import NotebookNode
 
-from autograder.authoring.known_answers import Answer
+from autograder.authoring.known_answers import KnownAnswer
 from autograder.judging.report import Report
 
 SCRIPT = Path("solutions", "first_look.py")
@@ -46,7 +46,7 @@ def looks(notebook: NotebookNode) -> list[Look]:
     ]
 
 
-def cheat(answer: Answer, check: str, report: Report) -> Cheat:
+def cheat(answer: KnownAnswer, check: str, report: Report) -> Cheat:
     """A known cheating answer, with what its report says of one check."""
     found = next(one for one in report.checks if one.name == check)
     score = f"{report.score:g} of {report.max_score:g} points"

@@ -20,7 +20,7 @@ from autograder.authoring.known_answers import compose, read_answer, solution_ce
 from autograder.authoring.notebooks import find_sources, notebook, render
 from autograder.authoring.scripts import parse
 from autograder.demo.first_look import SCRIPT, Cheat, Look, cheat, looks
-from autograder.demo.steps import Steps, program, progress, run
+from autograder.demo.steps import DemoSteps, program, progress, run
 from autograder.files import templates
 from autograder.grading.standing import State
 from autograder.judging.report import RECORD, Report
@@ -61,7 +61,7 @@ def demo(root: Path, week: str | None, lab: str | None, console: Console) -> Pat
     sources = find_sources(root)
     week = week or sources.weeks[0].name.partition("_")[0]
     lab = lab or next(path.parent.name for path in sources.labs if (path.parent / _CLASS).is_file())
-    steps = Steps(console, num_steps=7)
+    steps = DemoSteps(console, num_steps=7)
     with steps.step("run a ring on emulated GPUs, and a program on 16,384 of them on paper"):
         source = _first_look(root, folder / "first_look")
         seen = looks(_execute(source, source.with_stem("executed"), logs / "first_look.log"))

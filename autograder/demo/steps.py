@@ -47,7 +47,7 @@ def progress(source: Path, executed: Path) -> Iterator[None]:
         follower.join()
 
 
-class Steps:
+class DemoSteps:
     """The steps of a demo on the terminal: each says what it does, and how long it took."""
 
     def __init__(self, console: Console, num_steps: int) -> None:

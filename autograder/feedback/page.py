@@ -34,7 +34,7 @@ _STYLES = ("xcode", "github-dark")  # of code on light and on dark
 _HEADING = re.compile(r"<(/?)h([1-6])\b")
 
 
-class Grades(GetGrades):
+class GradesReader(GetGrades):
     """nbgrader's own reader of grades, which also records whose points they are, what is by hand, and what is to come.
 
     Points that were given for an earlier answer do not count until somebody has read the new one.
@@ -81,7 +81,7 @@ class Graded:
 
     @classmethod
     def of(cls, cell: NotebookNode, report: Report | None) -> Graded:
-        """What the gradebook, through `Grades`, and the judge say about a cell."""
+        """What the gradebook, through `GradesReader`, and the judge say about a cell."""
         marks = cell.metadata.nbgrader
         is_read = is_solution(cell) or is_task(cell)
         return cls(

@@ -80,7 +80,7 @@ class Versions(_Record):
     machine: str
 
 
-class Limits(_Record):
+class RecordedLimits(_Record):
     """What bounded the student's code, in seconds, and whether a machine without a sandbox was allowed.
 
     `sandbox` holds the sandbox's own limits where they were not the usual ones.
@@ -112,7 +112,7 @@ class CheckScore(_Record):
         return cls(name=check.name, cell=check.cell, outcome=check.outcome, earned=check.earned, points=check.points)
 
 
-class Entry(_Record):
+class AuditEntry(_Record):
     """One grading. `sha256` is the hash of everything else, `previous` that of the entry before."""
 
     number: int
@@ -126,7 +126,7 @@ class Entry(_Record):
     checks: list[CheckScore]
     inputs: Inputs
     versions: Versions
-    limits: Limits
+    limits: RecordedLimits
     tier: str | None
     seed: int | None
     duration_s: float
@@ -145,11 +145,11 @@ class Grading:
 
     report: Report | None = None
     malformed: str = ""
-    entry: Entry | None = field(default=None, init=False)  # once it has ended
+    entry: AuditEntry | None = field(default=None, init=False)  # once it has ended
 
 
 @contextmanager
-def grading(coursedir: CourseDirectory, names: dict[str, str], limits: Limits) -> Iterator[Grading]:
+def grading(coursedir: CourseDirectory, names: dict[str, str], limits: RecordedLimits) -> Iterator[Grading]:
     """Record one grading in the course's log, however it ends; `names` as nbgrader gives them to preprocessors."""
     root, start = Path(coursedir.root), datetime.now(UTC)
     kept = {kind: keep(root, path) for kind, path in graded_files(coursedir, names).items()}
@@ -183,7 +183,7 @@ def grading(coursedir: CourseDirectory, names: dict[str, str], limits: Limits) -
         )
 
 
-def append(log: Path, **content: object) -> Entry:
+def append(log: Path, **content: object) -> AuditEntry:
     """Append an entry with this content to the log, as one line that is on disk when this returns.
 
     Raises:
@@ -193,7 +193,7 @@ def append(log: Path, **content: object) -> Entry:
     with os.fdopen(descriptor, "rb+") as file:  # buffered, so that a partial write is completed
         fcntl.flock(file, fcntl.LOCK_EX)  # several gradings may end at once
         last, is_torn = _last_entry(file)
-        entry = Entry.model_validate(
+        entry = AuditEntry.model_validate(
             {**content, "number": last.number + 1 if last else 1, "previous": last.sha256 if last else ""}
         )
         entry = entry.model_copy(update={"sha256": entry.computed_sha256()})
@@ -203,7 +203,7 @@ def append(log: Path, **content: object) -> Entry:
     return entry
 
 
-def _last_entry(file: BinaryIO) -> tuple[Entry | None, bool]:
+def _last_entry(file: BinaryIO) -> tuple[AuditEntry | None, bool]:
     """The last entry of a log, read from its end, and whether the last line was only half written."""
     at, tail = file.seek(0, os.SEEK_END), b""
     while at:
@@ -218,9 +218,9 @@ def _last_entry(file: BinaryIO) -> tuple[Entry | None, bool]:
     return None, bool(tail) and not tail.endswith(b"\n")
 
 
-def read(log: Path) -> tuple[list[Entry], list[str]]:
+def read(log: Path) -> tuple[list[AuditEntry], list[str]]:
     """Read all entries of a log, and a sentence for each altered line; a missing log has no entries."""
-    entries: list[Entry] = []
+    entries: list[AuditEntry] = []
     problems: list[str] = []
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
@@ -237,7 +237,7 @@ def read(log: Path) -> tuple[list[Entry], list[str]]:
     return entries, problems
 
 
-def missing_entries(coursedir: CourseDirectory, entries: list[Entry]) -> list[str]:
+def missing_entries(coursedir: CourseDirectory, entries: list[AuditEntry]) -> list[str]:
     """A sentence for each graded notebook whose entry is no longer in the log, as when its end was cut off."""
     known = {entry.sha256 for entry in entries}
     paths = course_glob(
@@ -251,12 +251,12 @@ def missing_entries(coursedir: CourseDirectory, entries: list[Entry]) -> list[st
     ]
 
 
-def latest(entries: list[Entry]) -> dict[tuple[str, str, str], Entry]:
+def latest(entries: list[AuditEntry]) -> dict[tuple[str, str, str], AuditEntry]:
     """The last entry about each (assignment, student, notebook)."""
     return {(entry.assignment, entry.student, entry.notebook): entry for entry in entries}
 
 
-def changed_inputs(coursedir: CourseDirectory, entry: Entry) -> list[str]:
+def changed_inputs(coursedir: CourseDirectory, entry: AuditEntry) -> list[str]:
     """The files of a grading that have changed since: "submission", "checks", "submitted/train.py", ..."""
     names = entry.model_dump(include={"assignment", "student", "notebook"})
     now = graded_files(coursedir, names) | programs_of(coursedir, names)
@@ -316,8 +316,8 @@ def _commit() -> str | None:
     return asked.stdout.strip() or None
 
 
-def _parsed(line: str) -> Entry | None:
+def _parsed(line: str) -> AuditEntry | None:
     try:
-        return Entry.model_validate_json(line)
+        return AuditEntry.model_validate_json(line)
     except ValidationError:
         return None

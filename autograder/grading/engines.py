@@ -15,7 +15,7 @@ from autograder.sandbox import zygote
 from worldsize.cores import num_cores
 
 if TYPE_CHECKING:
-    from autograder.judging.judge.measuring import Job, Measured, Progress
+    from autograder.judging.judge.measuring import Measured, Measurement, Progress
 
 
 class Engine(Protocol):
@@ -27,7 +27,7 @@ class Engine(Protocol):
         """Have a request judged; raises like `autograder.judging.request.judge`."""
         ...
 
-    def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
+    def measure(self, job: Measurement, journal: Path) -> Iterator[Progress | Measured]:
         """Measure a program, like `autograder.judging.judge.measuring.measured`."""
         ...
 
@@ -77,7 +77,7 @@ class LocalPool:
             if self._num_gpus:
                 self._free.put(granted)
 
-    def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
+    def measure(self, job: Measurement, journal: Path) -> Iterator[Progress | Measured]:
         """Measure a program on this machine."""
         from autograder.judging.judge.measuring import measured  # imports torch, which grading labs does not need here
 

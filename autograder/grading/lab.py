@@ -22,7 +22,7 @@ from autograder.authoring import programs
 from autograder.authoring.needs import needs_of, refuse_absent
 from autograder.course import beside, handed_in, hidden, notebook_of
 from autograder.files import file_sha256, shown, write_whole
-from autograder.grading.audit_log import Limits, engine_sha256
+from autograder.grading.audit_log import RecordedLimits, engine_sha256
 from autograder.grading.engines import Engine, LocalPool
 from autograder.grading.markers import marker_for
 from autograder.judging.report import Report
@@ -33,7 +33,7 @@ from autograder.submissions.student_code import given_imports
 from autograder.submissions.submission import Submission, read_submission
 from autograder.submissions.team_work import submitter_of
 
-_USUAL = Limits(call_s=15, total_s=120, allow_untrusted=False)
+_USUAL = RecordedLimits(call_s=15, total_s=120, allow_untrusted=False)
 KEPT = Path("build", "judged")  # below the course's folder
 
 
@@ -78,7 +78,7 @@ class Lab:
 
     coursedir: CourseDirectory
     name: str
-    limits: Limits = _USUAL
+    limits: RecordedLimits = _USUAL
 
     @functools.cached_property
     def release(self) -> NotebookNode:

@@ -20,7 +20,7 @@ from traitlets import Bool, Dict, Float, Unicode
 from autograder.course import SETTINGS, coursedir_of, handed_in, lab_settings, notebook_of, source_of
 from autograder.feedback import check_results
 from autograder.grading import audit_log, no_kernel
-from autograder.grading.audit_log import Limits
+from autograder.grading.audit_log import RecordedLimits
 from autograder.grading.engines import LocalPool
 from autograder.grading.lab import Judged, Lab
 from autograder.judging.report import RECORD, Report
@@ -95,7 +95,7 @@ class Grade(NbGraderPreprocessor):
         help="GPUs that judging one submission takes, by lab: {'labNN': 1}. Its sandbox shows these and no others.",
     ).tag(config=True)
 
-    def limits(self, source: Path) -> Limits:
+    def limits(self, source: Path) -> RecordedLimits:
         """The limits for a submission to the lab whose solution is in this folder.
 
         Raises:
@@ -105,7 +105,7 @@ class Grade(NbGraderPreprocessor):
         changed = dict(self.limits_of.get(lab, {}))
         refuse_unknown_limits(own.limits, f"limits in {lab}/{SETTINGS}")
         refuse_unknown_limits(changed, f"c.Grade.limits_of[{lab!r}]")
-        return Limits(
+        return RecordedLimits(
             call_s=self.call_s_of.get(lab, own.call_s or self.call_s),
             total_s=self.total_s_of.get(lab, own.total_s or self.total_s),
             allow_untrusted=self.allow_untrusted,

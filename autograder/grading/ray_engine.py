@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading.audit_log import engine_sha256
-from autograder.judging.judge.measuring import Job, Measured, Progress, measured
+from autograder.judging.judge.measuring import Measured, Measurement, Progress, measured
 from autograder.judging.report import Report
 from autograder.judging.request import JudgeRequest, judge
 
@@ -71,7 +71,7 @@ class RayCluster:
         finally:
             self._running.discard(asked)
 
-    def measure(self, job: Job, journal: Path) -> Iterator[Progress | Measured]:
+    def measure(self, job: Measurement, journal: Path) -> Iterator[Progress | Measured]:
         """A program's measurement by a worker; every timing is kept here as soon as it arrives.
 
         Raises:
@@ -133,7 +133,7 @@ def measure_here(asked_by: Mapping[str, str], job: str, kept: str, on_gpus: bool
         journal = Path(folder, "journal")
         journal.write_text(kept)
         at = len(kept)
-        for message in measured(Job.model_validate_json(job), journal, _granted() if on_gpus else ()):
+        for message in measured(Measurement.model_validate_json(job), journal, _granted() if on_gpus else ()):
             text = journal.read_text()
             kind = "progress" if isinstance(message, Progress) else "measured"
             yield json.dumps({"lines": text[at:], kind: message.model_dump()})

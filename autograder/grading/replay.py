@@ -14,7 +14,7 @@ from nbgrader.coursedir import CourseDirectory
 from autograder.authoring import programs
 from autograder.course import graded_files, programs_of, source_of
 from autograder.files import file_sha256
-from autograder.grading.audit_log import KEPT, CheckScore, Entry, Verdict, engine_sha256, versions
+from autograder.grading.audit_log import KEPT, AuditEntry, CheckScore, Verdict, engine_sha256, versions
 from autograder.grading.engines import LocalPool
 from autograder.grading.markers import marker_for
 from autograder.grading.preprocessor import Grade
@@ -31,7 +31,7 @@ _PLACES = ("submitted/", "reference/")
 class Replay:
     """A repeated grading: its result, and what differed from the first time."""
 
-    entry: Entry
+    entry: AuditEntry
     verdict: Verdict
     score: float
     checks: list[CheckScore]
@@ -43,7 +43,7 @@ class Replay:
         return (self.verdict, self.score, self.checks) == (self.entry.verdict, self.entry.score, self.entry.checks)
 
 
-def replay(coursedir: CourseDirectory, entry: Entry) -> Replay:
+def replay(coursedir: CourseDirectory, entry: AuditEntry) -> Replay:
     """Grade the files of an entry again, with the same seed and limits.
 
     Raises:
@@ -61,7 +61,9 @@ def replay(coursedir: CourseDirectory, entry: Entry) -> Replay:
     return Replay(entry, verdict, report.score if report else 0.0, checks, list(_differences(entry, now, report)))
 
 
-def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Entry) -> tuple[Verdict, Report | None]:
+def _judged_again(
+    coursedir: CourseDirectory, files: dict[str, Path], entry: AuditEntry
+) -> tuple[Verdict, Report | None]:
     release = nbformat.read(files["release"], as_version=4)
     handed_in, ours = ({path.name: path for kind, path in files.items() if kind.startswith(place)} for place in _PLACES)
     try:
@@ -84,7 +86,7 @@ def _judged_again(coursedir: CourseDirectory, files: dict[str, Path], entry: Ent
     return Verdict.FAULT if report.is_fault else Verdict.GRADED, report
 
 
-def _found(root: Path, entry: Entry, kind: str, now: Path, folder: Path) -> Path:
+def _found(root: Path, entry: AuditEntry, kind: str, now: Path, folder: Path) -> Path:
     """A file with the content that was graded: the one in the course, or a copy of the kept one."""
     sha256 = entry.inputs.of(kind)
     if file_sha256(now) == sha256:
@@ -101,7 +103,7 @@ def _found(root: Path, entry: Entry, kind: str, now: Path, folder: Path) -> Path
     return copy
 
 
-def _differences(entry: Entry, files: dict[str, Path], report: Report | None) -> Iterator[str]:
+def _differences(entry: AuditEntry, files: dict[str, Path], report: Report | None) -> Iterator[str]:
     for kind, path in files.items():
         if file_sha256(path) != entry.inputs.of(kind):
             have, their = ("have", "their") if kind == "checks" else ("has", "its")

@@ -177,7 +177,7 @@ class Standing:
 def standings(
     coursedir: CourseDirectory,
     gradebook: Gradebook,
-    entries: Sequence[audit_log.Entry],
+    entries: Sequence[audit_log.AuditEntry],
     assignments: Sequence[str] = (),
     students: Sequence[str] = (),
 ) -> list[Standing]:
@@ -234,7 +234,7 @@ def _standing(
     assignment: Any,
     student: Any,
     author: str,
-    last: audit_log.Entry | None,
+    last: audit_log.AuditEntry | None,
     extensions: Extensions,
 ) -> Standing:
     """How a student stands, by the work of its author: the student, or a teammate."""
@@ -279,7 +279,7 @@ def _state_without_submission(coursedir: CourseDirectory, assignment: Any, stude
     return State.MISSING if is_due else State.NOT_DUE
 
 
-def _state(coursedir: CourseDirectory, submission: Any, last: audit_log.Entry | None) -> State:
+def _state(coursedir: CourseDirectory, submission: Any, last: audit_log.AuditEntry | None) -> State:
     changed = audit_log.changed_inputs(coursedir, last) if last else []
     if any(kind == "submission" or kind.startswith("submitted/") for kind in changed):
         return State.WAITING  # it was handed in again after it was graded

@@ -14,7 +14,7 @@ from rich.table import Table
 from autograder.terminal import console, exit_on_value_error
 
 if TYPE_CHECKING:
-    from autograder.grading.reports.status import Assignment
+    from autograder.grading.reports.status import AssignmentStatus
     from autograder.grading.standing import Standing
 
 roster = typer.Typer(no_args_is_help=True, help="The students of the class, for gradebook, quizzes and exports.")
@@ -94,7 +94,7 @@ def status(
         console.print(f"Written: {to}", soft_wrap=True)
 
 
-def _of_assignments(assignments: Sequence[Assignment]) -> Table:
+def _of_assignments(assignments: Sequence[AssignmentStatus]) -> Table:
     """The figures in a table, without columns in which every figure is 0, so that it fits in a terminal."""
     figures = [one.figures for one in assignments]
     names = [name for name in figures[0] if any(one[name] not in ("", "0") for one in figures)]

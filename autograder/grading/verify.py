@@ -56,7 +56,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Finding:
+class GradedCase:
     """How a case was graded, and what is wrong with that, if anything."""
 
     case: Case
@@ -71,7 +71,7 @@ class Finding:
         return "\n".join([head, *(f"  {problem}" for problem in self.problems), *lost])
 
 
-def unlike_draws(findings: Sequence[Finding]) -> list[str]:
+def unlike_draws(findings: Sequence[GradedCase]) -> list[str]:
     """A description of each answer to which some check gave other points on another draw of its inputs.
 
     Answers that declare a range are left out: theirs depends on the machine's speed.
@@ -126,7 +126,7 @@ def solution_of(root: Path, lab: str) -> Case:
 
 def verify(
     root: Path, cases: list[Case], jobs: int | None = None, seed: int | None = None, *, use_kept: bool = False
-) -> Iterator[Finding]:
+) -> Iterator[GradedCase]:
     """A finding for every case, as they arrive: those of labs side by side, then those with real jobs one at a time.
 
     Inputs are drawn from `seed`; by default from a fresh one for each case, as for a submission. With `use_kept` a case
@@ -149,10 +149,10 @@ def verify(
                     future.cancel()
 
 
-def try_case(root: Path, case: Case, seed: int | None = None) -> Finding:
+def try_case(root: Path, case: Case, seed: int | None = None) -> GradedCase:
     """The finding for one case, graded as a submission would be, on inputs drawn from `seed` or a fresh one."""
     report = _judge(root, case, seed)
-    return Finding(case, report, list(_problems(case, report)))
+    return GradedCase(case, report, list(_problems(case, report)))
 
 
 @dataclass(frozen=True)
@@ -201,17 +201,17 @@ class _Kept(BaseModel):
     report: Report
 
 
-def _kept(root: Path, case: Case) -> Finding | None:
+def _kept(root: Path, case: Case) -> GradedCase | None:
     try:
         found = _Kept.model_validate_json(_kept_path(root, case).read_bytes())
     except (OSError, ValidationError):
         return None
     if found.fingerprint != _fingerprint(root, case):
         return None
-    return Finding(case, found.report, [], is_kept=True)
+    return GradedCase(case, found.report, [], is_kept=True)
 
 
-def _keep(root: Path, finding: Finding) -> Finding:
+def _keep(root: Path, finding: GradedCase) -> GradedCase:
     """The finding, kept where it has no problems and does not depend on this machine's speed."""
     if not finding.problems and not lab_settings(root / "solutions" / finding.case.lab).is_timed:
         kept = _Kept(fingerprint=_fingerprint(root, finding.case), report=finding.report)

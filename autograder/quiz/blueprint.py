@@ -17,7 +17,7 @@ FILE = "blueprints.toml"  # beside the bank
 Kind: TypeAlias = Literal["single", "multiple", "numeric", "ordering", "text", "cloze"]  # essays are counted apart
 
 
-class Cell(NamedTuple):
+class BlueprintCell(NamedTuple):
     """Questions of a week and a difficulty: what one form has of them, every form has."""
 
     week: int
@@ -25,7 +25,7 @@ class Cell(NamedTuple):
     is_essay: bool = False
 
     @classmethod
-    def of(cls, question: Question) -> Cell:
+    def of(cls, question: Question) -> BlueprintCell:
         """The cell that a question belongs to."""
         return cls(question.week, question.difficulty, question.kind == "essay")
 
@@ -92,7 +92,7 @@ def read_blueprints(folder: Path) -> dict[str, Blueprint]:
         raise ValueError(f"{file.name}, in a blueprint: {'; '.join(problems)}.") from error
 
 
-def shares(blueprint: Blueprint, questions: Sequence[Question]) -> dict[Cell, int]:
+def shares(blueprint: Blueprint, questions: Sequence[Question]) -> dict[BlueprintCell, int]:
     """How many questions of each week and difficulty every form has, and how many essays.
 
     Weeks get equal parts, and within a week difficulties get parts like those of the bank; remainders go to where the
@@ -116,7 +116,7 @@ def shares(blueprint: Blueprint, questions: Sequence[Question]) -> dict[Cell, in
     }
 
 
-def _cells(blueprint: Blueprint, count: int, allowed: Sequence[Question], name: str) -> dict[Cell, int]:
+def _cells(blueprint: Blueprint, count: int, allowed: Sequence[Question], name: str) -> dict[BlueprintCell, int]:
     """`shares` of these questions, which are all essays or none."""
     if len(allowed) < count:
         raise ValueError(
@@ -128,7 +128,7 @@ def _cells(blueprint: Blueprint, count: int, allowed: Sequence[Question], name: 
         stock[question.week][question.difficulty] += 1
     of_weeks = _spread(count, {week: counts.total() for week, counts in stock.items()}, evenly=True)
     return {
-        Cell(week, difficulty, name == "essays"): num
+        BlueprintCell(week, difficulty, name == "essays"): num
         for week, counts in sorted(stock.items())
         for difficulty, num in sorted(_spread(of_weeks[week], dict(counts), evenly=False).items())
         if num

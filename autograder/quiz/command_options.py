@@ -15,7 +15,7 @@ from autograder.quiz.formats.format import Format
 from autograder.quiz.forms import Form
 from autograder.quiz.hand_points import ByHand, HandPoints, read_hand_points
 from autograder.quiz.marked_forms import MarkedForm
-from autograder.quiz.quiz_folder import Quiz
+from autograder.quiz.quiz_folder import QuizInputs
 from autograder.quiz.responses import Responses
 from autograder.quiz.whole_bank import read_bank
 from autograder.tables.roster import read_roster
@@ -32,7 +32,7 @@ def chosen_quiz(
     paper: str,
     key_file: Path | None,
     seed: int | None,
-) -> Quiz:
+) -> QuizInputs:
     """The quiz that these options ask for; a secret is created once nothing else can be wrong.
 
     Raises:
@@ -45,10 +45,10 @@ def chosen_quiz(
     students, questions = read_roster(roster), read_bank(bank)
     shares(plan, questions)  # raises where the bank has too few questions
     key = secret_key.read_or_create(key_file) if key_file else f"seed {seed}".encode()
-    return Quiz(plan, questions, students, key, chosen_formats)
+    return QuizInputs(plan, questions, students, key, chosen_formats)
 
 
-def font_warning(quiz: Quiz) -> str | None:
+def font_warning(quiz: QuizInputs) -> str | None:
     """A sentence about a character that no font here has, if it occurs in a name and names are written to PDF."""
     if all(format.name != "pdf" for format in quiz.formats):
         return None

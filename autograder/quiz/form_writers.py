@@ -23,7 +23,7 @@ Done = Callable[[int], object]
 
 
 @dataclass(frozen=True)
-class Place:
+class FormatFolder:
     """The folder of a format; nobody but the owner can read files in one that is private."""
 
     format: Format
@@ -31,7 +31,7 @@ class Place:
     is_private: bool
 
 
-Write = Callable[[Sequence[Form], Sequence[Place], Done], None]
+Write = Callable[[Sequence[Form], Sequence[FormatFolder], Done], None]
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def writers(num_processes: int) -> Iterator[Write]:
     pool = ProcessPoolExecutor(num_processes, context, initializer=gc.freeze)
     pending: list[Future[None]] = []
 
-    def write_there(forms: Sequence[Form], places: Sequence[Place], done: Done) -> None:
+    def write_there(forms: Sequence[Form], places: Sequence[FormatFolder], done: Done) -> None:
         with interrupts_held():  # a process started here never gets one: this process ends it
             future = pool.submit(_write, forms, places)
         future.add_done_callback(lambda _: done(len(forms)))
@@ -80,12 +80,12 @@ def interrupts_held() -> Iterator[None]:
             handler(*held[0])
 
 
-def _write_here(forms: Sequence[Form], places: Sequence[Place], done: Done) -> None:
+def _write_here(forms: Sequence[Form], places: Sequence[FormatFolder], done: Done) -> None:
     _write(forms, places)
     done(len(forms))
 
 
-def _write(forms: Sequence[Form], places: Sequence[Place]) -> None:
+def _write(forms: Sequence[Form], places: Sequence[FormatFolder]) -> None:
     for form in forms:
         for place in places:
             format = place.format

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from autograder.quiz.blueprint import Blueprint, Cell, shares
+from autograder.quiz.blueprint import Blueprint, BlueprintCell, shares
 from autograder.tables.roster import Student
 from worldsize.quiz import Question, Variant, draw
 
@@ -19,7 +19,7 @@ _TRIES = 200
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedQuestion:
     """One question of a form, and the seed with which `worldsize.quiz.draw` draws it again."""
 
     seed: str
@@ -32,7 +32,7 @@ class Form:
 
     student: Student
     blueprint: Blueprint
-    asked: tuple[Asked, ...]
+    asked: tuple[AskedQuestion, ...]
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -67,10 +67,10 @@ def deal(blueprint: Blueprint, questions: Sequence[Question], roster: Sequence[S
         ValueError: the bank has too few questions, or a question cannot be drawn.
     """
     cells = shares(blueprint, questions)
-    stock: dict[Cell, list[Question]] = defaultdict(list)
+    stock: dict[BlueprintCell, list[Question]] = defaultdict(list)
     for question in sorted(questions, key=lambda one: one.id):
         if blueprint.allows(question):
-            stock[Cell.of(question)].append(question)
+            stock[BlueprintCell.of(question)].append(question)
     holders: dict[str, list[int]] = defaultdict(list)  # which forms have a variant
     for place, student in enumerate(roster):
         form = _form(blueprint, cells, stock, student, key, holders)
@@ -81,8 +81,8 @@ def deal(blueprint: Blueprint, questions: Sequence[Question], roster: Sequence[S
 
 def _form(
     blueprint: Blueprint,
-    cells: dict[Cell, int],
-    stock: dict[Cell, list[Question]],
+    cells: dict[BlueprintCell, int],
+    stock: dict[BlueprintCell, list[Question]],
     student: Student,
     key: bytes,
     holders: dict[str, list[int]],
@@ -107,8 +107,8 @@ def _form(
 
 def _drawn(
     blueprint: Blueprint,
-    cells: dict[Cell, int],
-    stock: dict[Cell, list[Question]],
+    cells: dict[BlueprintCell, int],
+    stock: dict[BlueprintCell, list[Question]],
     student: Student,
     key: bytes,
     attempt: int,
@@ -120,7 +120,7 @@ def _drawn(
     asked = []
     for question in chosen:
         seed = _seed(key, blueprint.title, student.id, question.id, str(attempt))
-        asked.append(Asked(seed, draw(question, seed)))
+        asked.append(AskedQuestion(seed, draw(question, seed)))
     return Form(student, blueprint, tuple(asked))
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from autograder.quiz.blueprint import Blueprint
-from autograder.quiz.forms import Asked, Form
+from autograder.quiz.forms import AskedQuestion, Form
 from autograder.tables.roster import Student
 from worldsize.quiz import Question, Variant, draw
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Phrase, Prose
 
 
-class _Part(BaseModel):
+class _KeyPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class KeyEntry(_Part):
+class KeyEntry(_KeyPart):
     """One question of one form; `fingerprint` is that of its text and answer."""
 
     question: str
@@ -28,7 +28,7 @@ class KeyEntry(_Part):
     answer: str
 
 
-class KeyForm(_Part):
+class KeyForm(_KeyPart):
     """What one student was asked, in order."""
 
     student: str
@@ -36,7 +36,7 @@ class KeyForm(_Part):
     asked: list[KeyEntry]
 
 
-class Key(_Part):
+class Key(_KeyPart):
     """The key of a quiz; `version` is that of this layout."""
 
     version: int = 1
@@ -77,7 +77,7 @@ def read_key(file: Path, questions: Sequence[Question], student: str | None = No
             if variant is None or fingerprint(variant) != entry.fingerprint:
                 changed.add(entry.question)
                 continue
-            asked.append(Asked(entry.seed, variant))
+            asked.append(AskedQuestion(entry.seed, variant))
         forms.append(Form(Student(given.student, given.name), key.blueprint, tuple(asked)))
     if changed:
         raise ValueError(

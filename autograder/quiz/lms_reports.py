@@ -23,7 +23,7 @@ from typing import Any
 from autograder.quiz.forms import Form
 from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.written_answers import parse_written
-from autograder.tables.csv_table import Table
+from autograder.tables.csv_table import CsvTable
 from worldsize.quiz.question_text import html
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Prose, Variant
 
@@ -49,7 +49,7 @@ def is_canvas(head: Sequence[str]) -> bool:
     return set(head) >= _CANVAS_ENDS and any(re.match(r"\d+: ", name) for name in head)
 
 
-def read_moodle(table: Table, responses: Responses) -> None:
+def read_moodle(table: CsvTable, responses: Responses) -> None:
     """Read Moodle's report, by number, or by the questions' texts where the report has them.
 
     Raises:
@@ -77,7 +77,7 @@ def read_moodle(table: Table, responses: Responses) -> None:
         responses.minutes |= _minutes(form, row.get("Time taken") or row.get("Duration") or "")
 
 
-def read_canvas(table: Table, responses: Responses) -> None:
+def read_canvas(table: CsvTable, responses: Responses) -> None:
     """Read Canvas's student analysis by the questions' texts.
 
     Raises:
@@ -177,7 +177,7 @@ def bare(text: str) -> str:
     return _MARKUP.sub("", text).casefold()
 
 
-def _students(table: Table, responses: Responses, columns: Sequence[str]) -> str:
+def _students(table: CsvTable, responses: Responses, columns: Sequence[str]) -> str:
     """The one of these columns that has the most of our students."""
     there = [name for name in columns if name in table.head]
     known = {name: sum(responses.is_known(row[name]) for _, row in table.rows) for name in there}

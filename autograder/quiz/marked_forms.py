@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autograder.quiz.forms import Asked, Form
+from autograder.quiz.forms import AskedQuestion, Form
 from autograder.quiz.hand_points import ByHand, HandPoints, mark_of
 from autograder.quiz.responses import Response, Responses
 from worldsize.quiz import Marked, Variant, mark
@@ -18,7 +18,7 @@ class MarkedAnswer:
     """One question of a form, and what came of it; `given` is None where nothing was written."""
 
     number: int
-    asked: Asked
+    asked: AskedQuestion
     given: Response | None
     marked: Marked
     comment: str = ""  # of the person who graded it by hand
@@ -109,7 +109,7 @@ def _mark_form(form: Form, responses: Responses, by_hand: ByHand) -> MarkedForm:
     return MarkedForm(form, tuple(answered), is_handed_in, responses.minutes.get(form.student.id))
 
 
-def _by_hand(number: int, asked: Asked, found: Response | None, points: HandPoints | None) -> MarkedAnswer:
+def _by_hand(number: int, asked: AskedQuestion, found: Response | None, points: HandPoints | None) -> MarkedAnswer:
     """An essay with the points that it was given, or waiting for them."""
     if points is None or points.mark != mark_of(asked.variant, found.written if found else ""):
         return MarkedAnswer(number, asked, found, WAITING)

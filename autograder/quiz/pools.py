@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.quiz.atomic_folder import PRIVATE_FOLDER, in_place_of, write_private
-from autograder.quiz.blueprint import Blueprint, Cell, shares
+from autograder.quiz.blueprint import Blueprint, BlueprintCell, shares
 from autograder.quiz.formats import canvas, moodle
 from worldsize.quiz import Question, Variant, draw
 from worldsize.units import number_of
@@ -32,7 +32,7 @@ WRITERS: dict[str, tuple[str, Callable[[str, Sequence[Sequence[Variant]]], bytes
 class Slot:
     """A place in a quiz: the questions that may stand there, and their variants."""
 
-    cell: Cell
+    cell: BlueprintCell
     questions: Sequence[Question]
     variants: Sequence[Variant]
 
@@ -46,9 +46,11 @@ def fill_slots(blueprint: Blueprint, questions: Sequence[Question], num_variants
         ValueError: the bank has too few questions, or too few short ones.
     """
     chance = random.Random(_seed(key, blueprint.title, "slots"))
-    groups: list[tuple[Cell, list[Question]]] = []
+    groups: list[tuple[BlueprintCell, list[Question]]] = []
     for cell, num in shares(blueprint, questions).items():
-        stock = sorted((one for one in questions if blueprint.allows(one) and Cell.of(one) == cell), key=lambda q: q.id)
+        stock = sorted(
+            (one for one in questions if blueprint.allows(one) and BlueprintCell.of(one) == cell), key=lambda q: q.id
+        )
         chance.shuffle(stock)
         groups += [(cell, stock[place::num]) for place in range(num)]
     _shorten([group for _, group in groups], blueprint)

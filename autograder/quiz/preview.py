@@ -34,7 +34,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Entry:
+class PreviewEntry:
     """A question of a file, and some of its variants."""
 
     file: str
@@ -117,7 +117,7 @@ def page(folder: Path, num_variants: int = 1, *, is_live: bool = False) -> str:
     """The page of a folder, with this many variants of each question that has several."""
     bank = read(folder)
     entries = [
-        Entry(
+        PreviewEntry(
             file,
             question,
             tuple(shown(folder, file, question, seed) for seed in range(num_variants if question.parameters else 1)),

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from autograder.files import neutral
 from autograder.quiz.atomic_folder import PRIVATE_FOLDER, in_place_of, write_private
 from autograder.quiz.blueprint import Blueprint
-from autograder.quiz.form_writers import Done, Place, writers
+from autograder.quiz.form_writers import Done, FormatFolder, writers
 from autograder.quiz.formats import FORMATS
 from autograder.quiz.formats.format import Format
 from autograder.quiz.forms import Form, deal
@@ -36,7 +36,7 @@ _FEW = 20  # forms for which another process is not worth starting
 
 
 @dataclass(frozen=True)
-class Quiz:
+class QuizInputs:
     """Everything that decides a quiz: the same blueprint, bank, roster, key and formats give the same bytes."""
 
     blueprint: Blueprint
@@ -47,7 +47,7 @@ class Quiz:
 
 
 def write_quiz(
-    quiz: Quiz, out: Path, *, force: bool = False, jobs: int | None = None, done: Done = lambda num_forms: None
+    quiz: QuizInputs, out: Path, *, force: bool = False, jobs: int | None = None, done: Done = lambda num_forms: None
 ) -> str:
     """The summary of a quiz, after writing it to `out`, which appears when it is complete.
 
@@ -61,7 +61,7 @@ def write_quiz(
     with in_place_of(out) as folder:
         (folder / ANSWERS).mkdir(mode=PRIVATE_FOLDER)
         places = [
-            Place(format, folder / place_of(format), is_private=format.name not in HANDED_OUT)
+            FormatFolder(format, folder / place_of(format), is_private=format.name not in HANDED_OUT)
             for format in quiz.formats
         ]
         for place in places:

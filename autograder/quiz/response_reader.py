@@ -11,7 +11,7 @@ from autograder.quiz.lms_reports import is_canvas, is_moodle, read_canvas, read_
 from autograder.quiz.notebook_responses import read_notebooks
 from autograder.quiz.responses import Problem, Responses
 from autograder.quiz.written_answers import parse_written
-from autograder.tables.csv_table import Table, read_table
+from autograder.tables.csv_table import CsvTable, read_table
 from worldsize.units import parse_number
 
 _STUDENT = ("student", "id")
@@ -51,11 +51,11 @@ def read_responses(path: Path, forms: Sequence[Form], encoding: str | None = Non
     return responses
 
 
-def _column(table: Table, names: Sequence[str]) -> str | None:
+def _column(table: CsvTable, names: Sequence[str]) -> str | None:
     return next((column for name in names for column in table.head if column.casefold() == name), None)
 
 
-def _read_long(table: Table, responses: Responses) -> None:
+def _read_long(table: CsvTable, responses: Responses) -> None:
     student, question = _column(table, _STUDENT), _column(table, _QUESTION)
     response, minutes = _column(table, _RESPONSE), _column(table, ("minutes",))
     assert student is not None and response is not None
@@ -77,7 +77,7 @@ def _read_long(table: Table, responses: Responses) -> None:
         _note_minutes(responses, form, row[minutes] if minutes else "", where)
 
 
-def _read_wide(table: Table, responses: Responses) -> None:
+def _read_wide(table: CsvTable, responses: Responses) -> None:
     student, minutes = _column(table, _STUDENT), _column(table, ("minutes",))
     questions = [name for name in table.head if name.casefold() not in (*_STUDENT, *_MORE)]
     ids = {one.variant.question.id for form in responses.forms for one in form.asked}

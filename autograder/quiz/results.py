@@ -14,7 +14,7 @@ from autograder.quiz.atomic_folder import in_place_of
 from autograder.quiz.hand_points import HEAD, mark_of
 from autograder.quiz.marked_forms import MarkedAnswer, MarkedForm
 from autograder.quiz.responses import Problem, Responses
-from autograder.quiz.statistics import EASY, FEWEST, HARD, LEVEL, VARIANTS_LEVEL, Item, items, overview
+from autograder.quiz.statistics import EASY, FEWEST, HARD, LEVEL, VARIANTS_LEVEL, ItemStatistics, items, overview
 from worldsize.quiz import Marked
 from worldsize.quiz.marking import mark_answer
 from worldsize.quiz.variant import Gaps, Options
@@ -96,7 +96,7 @@ class AnswerFeedback:
 
 def write_marked(
     marked_forms: Sequence[MarkedForm], responses: Responses, out: Path, *, force: bool = False
-) -> list[Item]:
+) -> list[ItemStatistics]:
     """The statistics of each question, after writing all results to `out`, which appears when it is complete.
 
     Raises:
@@ -139,7 +139,7 @@ def feedback_on(marked: MarkedForm, problems: Sequence[Problem]) -> list[AnswerF
     ]
 
 
-def report(marked_forms: Sequence[MarkedForm], found: Sequence[Item]) -> str:
+def report(marked_forms: Sequence[MarkedForm], found: Sequence[ItemStatistics]) -> str:
     """The page about the questions, for instructors; it names no student."""
     return page_html.environment.get_template("quiz/items.html.j2").render(
         overview=overview(marked_forms),
@@ -218,7 +218,7 @@ def _by_hand(marked_forms: Sequence[MarkedForm]) -> Iterator[Sequence[object]]:
             yield [marked_form.form.student.id, one.number, question.id, written, points, out_of, one.comment, mark]
 
 
-def _items(found: Sequence[Item]) -> Iterator[Sequence[object]]:
+def _items(found: Sequence[ItemStatistics]) -> Iterator[Sequence[object]]:
     yield [
         *("question", "week", "kind", "difficulty", "asked", "empty", "facility", "deviation", "discrimination"),
         *("upper_lower", "variants_by", "variants_p", "flags"),

@@ -214,7 +214,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Item:
+class ItemStatistics:
     """One question of the bank, by all students who were asked it."""
 
     question: Question
@@ -296,7 +296,7 @@ def _totals(there: Sequence[MarkedForm]) -> Totals:
     )
 
 
-def items(marked_forms: Sequence[MarkedForm]) -> list[Item]:
+def items(marked_forms: Sequence[MarkedForm]) -> list[ItemStatistics]:
     """The statistics of each question, by week and id; without essays while any of them waits to be graded."""
     results: dict[str, list[tuple[MarkedAnswer, float]]] = defaultdict(list)
     questions: dict[str, Question] = {}
@@ -334,14 +334,14 @@ def _reliability(marked_forms: Sequence[MarkedForm]) -> tuple[float | None, str,
     return alpha, f"of {asked} {len(shared)} questions that everybody was asked", len(shared)
 
 
-def _item(question: Question, results: Sequence[tuple[MarkedAnswer, float]]) -> Item:
+def _item(question: Question, results: Sequence[tuple[MarkedAnswer, float]]) -> ItemStatistics:
     shares, rests = [one.marked.share for one, _ in results], [rest for _, rest in results]
     variants = None
     if question.parameters:
         variants = compare_variants(
             [one.variant.parameters for one, _ in results], [one.marked.is_right for one, _ in results]
         )
-    found = Item(
+    found = ItemStatistics(
         question=question,
         num_asked=len(results),
         num_empty=sum(one.is_empty for one, _ in results),
@@ -354,7 +354,7 @@ def _item(question: Question, results: Sequence[tuple[MarkedAnswer, float]]) -> 
         variants=variants,
         flags=(),
     )
-    return Item(**{**vars(found), "flags": tuple(_flags(found))})
+    return ItemStatistics(**{**vars(found), "flags": tuple(_flags(found))})
 
 
 def _uses(question: Question, results: Sequence[tuple[MarkedAnswer, float]]) -> Iterable[Use]:
@@ -421,7 +421,7 @@ def _labels(one: MarkedAnswer, gap: str) -> set[str]:
     return set()
 
 
-def _flags(item: Item) -> Iterable[Flag]:
+def _flags(item: ItemStatistics) -> Iterable[Flag]:
     """What to check: too easy and too hard by limits; the others are tested, each by itself, at the levels above."""
     num = item.num_asked
     if num < FEWEST:
@@ -450,7 +450,7 @@ def _flags(item: Item) -> Iterable[Flag]:
         yield Flag("variants differ", f"By {item.variants.by} ({rates} right; p = {item.variants.p:.2g}).")
 
 
-def _answer_flags(item: Item) -> Iterable[Flag]:
+def _answer_flags(item: ItemStatistics) -> Iterable[Flag]:
     for gap in dict.fromkeys(use.gap for use in item.uses):
         uses = [use for use in item.uses if use.gap == gap]
         right = round(min((use.num_upper for use in uses if use.is_right), default=0.0))

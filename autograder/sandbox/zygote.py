@@ -46,7 +46,7 @@ ENV = {
 }
 
 
-class Forked:
+class ForkedProcess:
     """A process forked by the zygote, held by a pidfd, which stays its own when its number is reused."""
 
     def __init__(self, pid: int, fd: int) -> None:
@@ -132,11 +132,11 @@ class Zygote:
         """True while it takes requests; never true in a fork of the process that it belongs to."""
         return self.owner_pid == os.getpid() and (self._process is None or self._process.poll() is None)
 
-    def jail(self, plan: Mapping[str, Any], forkserver_fd: int) -> Forked:
+    def jail(self, plan: Mapping[str, Any], forkserver_fd: int) -> ForkedProcess:
         """A forkserver in a jail that is built to the plan; it communicates over `forkserver_fd`."""
         return self._ask("jail", [forkserver_fd], plan=dict(plan))
 
-    def call(self, function: str, args: Sequence[str], env: Mapping[str, str], output_fd: int) -> Forked:
+    def call(self, function: str, args: Sequence[str], env: Mapping[str, str], output_fd: int) -> ForkedProcess:
         """A process that calls a function, such as "autograder.judging.judge.main:main", and may ask for jails itself.
 
         It prints to `output_fd` and shares this process's working directory.
@@ -147,7 +147,7 @@ class Zygote:
             request.seek(0)
             return self._ask("call", [output_fd, request.fileno()])
 
-    def _ask(self, kind: str, fds: list[int], **wanted: Any) -> Forked:
+    def _ask(self, kind: str, fds: list[int], **wanted: Any) -> ForkedProcess:
         with self._lock:
             framing.send(self._sock, kind, json.dumps(wanted).encode(), fds=fds)
             answer = framing.receive(self._sock)
@@ -157,7 +157,7 @@ class Zygote:
         if fields["kind"] == "refused":
             reason = f"this machine has no room for another process ({fields['reason']})"
             raise RuntimeError(f"{reason}; judge fewer at once (--jobs)")
-        return Forked(fields["pid"], answer[2][0])
+        return ForkedProcess(fields["pid"], answer[2][0])
 
     def close(self) -> None:
         """End it, and with it every jail and judge forked from it."""

@@ -21,7 +21,7 @@ FEWEST = 40  # fingerprints of its own that a work needs to be compared
 
 
 @dataclass(frozen=True)
-class Work:
+class ComparedWork:
     """One work: whose, from which folder, its cells or programs by name; `is_past` for earlier years."""
 
     name: str
@@ -33,8 +33,8 @@ class Work:
 class Pair:
     """Two works, and for each the lines that the other has too: by the name of the part, counted from 1."""
 
-    one: Work
-    other: Work
+    one: ComparedWork
+    other: ComparedWork
     similarity: float
     lines: tuple[Mapping[str, set[int]], Mapping[str, set[int]]]
 
@@ -52,11 +52,11 @@ class Comparison:
 class _Prints:
     """The fingerprints of a work that are its own, with the lines of each part."""
 
-    work: Work
+    work: ComparedWork
     spans: dict[int, list[tuple[str, Span]]] = field(default_factory=lambda: defaultdict(list))
 
 
-def compare(works: Sequence[Work], known: Sequence[str], line: float = LINE) -> Comparison:
+def compare(works: Sequence[ComparedWork], known: Sequence[str], line: float = LINE) -> Comparison:
     """The pairs of works of which one is this year's; `known` are the sources of the release and of the solution."""
     imported = set().union(*(imported_names(source) for source in known))
     common = {one for source in known for one in fingerprints(tokens(source, imported))}
@@ -81,7 +81,7 @@ def compare(works: Sequence[Work], known: Sequence[str], line: float = LINE) -> 
     return Comparison(in_order, names, too_small)
 
 
-def _prints(work: Work, imported: set[str], common: set[int]) -> _Prints:
+def _prints(work: ComparedWork, imported: set[str], common: set[int]) -> _Prints:
     made = _Prints(work)
     own = set().union(*(own_attributes(source) for source in work.parts.values()))
     for name, source in work.parts.items():

@@ -13,7 +13,7 @@ from nbgrader.utils import is_solution
 from autograder.authoring.known_answers import solution_cells
 from autograder.course import beside, handed_in, notebook_of
 from autograder.files import shown
-from autograder.similarity.pairs import Work
+from autograder.similarity.pairs import ComparedWork
 from autograder.submissions import Malformed
 from autograder.submissions.class_folders import class_folders
 from autograder.submissions.submitted_files import grade_id, read_notebook, read_program
@@ -53,7 +53,7 @@ def given(coursedir: CourseDirectory, assignment: str) -> Given:
 
 def works(
     coursedir: CourseDirectory, assignment: str, about: Given, past: Sequence[Path] = ()
-) -> tuple[list[Work], list[str]]:
+) -> tuple[list[ComparedWork], list[str]]:
     """Everybody's work, that of folders of earlier years included, and who handed in what cannot be read.
 
     A folder of an earlier year is laid out like `submitted/`.
@@ -61,7 +61,7 @@ def works(
     Raises:
         ValueError: a folder of an earlier year has no such assignment.
     """
-    found: list[Work] = []
+    found: list[ComparedWork] = []
     unreadable: list[str] = []
     students = class_folders(coursedir, assignment).students
     folders = [
@@ -75,7 +75,7 @@ def works(
         folders += [(f"{year.name}/{shown(path.parent.name)}", path, True) for path in theirs]
     for name, folder, is_past in folders:
         try:
-            found.append(Work(name, _parts(folder, assignment, about), is_past))
+            found.append(ComparedWork(name, _parts(folder, assignment, about), is_past))
         except Malformed:
             unreadable.append(name)
     return found, unreadable

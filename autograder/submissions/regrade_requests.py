@@ -26,7 +26,7 @@ _HEADING = re.compile(r"^#{1,6}[ \t]+`?([^\s`:]+)`?[ \t]*:?[ \t]*(.*)$")
 
 
 @dataclass(frozen=True)
-class Request:
+class RegradeRequest:
     """One request: the cell that it is about, empty for all of the work; why; and the answer, if there is one yet."""
 
     student: str
@@ -40,7 +40,7 @@ class Request:
         return hashlib.sha256(f"{self.cell}\n{self.why}".encode()).hexdigest()[:12]
 
 
-def requests(coursedir: CourseDirectory, assignment: str, student: str) -> list[Request]:
+def requests(coursedir: CourseDirectory, assignment: str, student: str) -> list[RegradeRequest]:
     """A student's requests about an assignment, in the order of the file.
 
     Raises:
@@ -51,9 +51,9 @@ def requests(coursedir: CourseDirectory, assignment: str, student: str) -> list[
     if not text:
         return []
     answers = read_answers(Path(coursedir.root))
-    asked = [Request(student, cell, why) for cell, why in _sections(text)]
+    asked = [RegradeRequest(student, cell, why) for cell, why in _sections(text)]
     return [
-        Request(student, one.cell, one.why, answers.get((assignment, student, one.cell, one.id), ""))
+        RegradeRequest(student, one.cell, one.why, answers.get((assignment, student, one.cell, one.id), ""))
         for one in asked[:MAX_REQUESTS]
     ]
 

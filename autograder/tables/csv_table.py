@@ -14,7 +14,7 @@ from worldsize.files import locked
 
 
 @dataclass(frozen=True)
-class Table:
+class CsvTable:
     """A CSV file: the names in its head, and its rows with the lines on which they end."""
 
     file: Path
@@ -26,7 +26,7 @@ class Table:
         return f"{self.file.name}, line {line}"
 
 
-def read_table(file: Path, encoding: str | None = None) -> Table:
+def read_table(file: Path, encoding: str | None = None) -> CsvTable:
     """The table of a CSV file in UTF-8, or UTF-16 with its mark, between commas, semicolons or tabs.
 
     Raises:
@@ -52,7 +52,7 @@ def read_table(file: Path, encoding: str | None = None) -> Table:
             rows.append((reader.line_num, dict(zip(head, cells, strict=True))))
     except csv.Error as error:
         raise ValueError(f"{file.name}, line {reader.line_num}: {error}.") from error
-    return Table(file, head or [], rows)
+    return CsvTable(file, head or [], rows)
 
 
 def text_of(file: Path, encoding: str | None = None) -> str:

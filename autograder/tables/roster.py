@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.files import write_whole
-from autograder.tables.csv_table import Table, read_table
+from autograder.tables.csv_table import CsvTable, read_table
 from worldsize.units import parse_number
 
 ROSTER = "roster.csv"
@@ -137,7 +137,7 @@ def read_file(file: Path) -> Roster:
     return Roster(frozenset(given), unused, [student for _, student in rows])
 
 
-def _students(table: Table, named: dict[str, str], problems: list[str]) -> Iterator[tuple[int, Student]]:
+def _students(table: CsvTable, named: dict[str, str], problems: list[str]) -> Iterator[tuple[int, Student]]:
     """Each row's student with the line; what is wrong in a row is added to the problems."""
     for line, row in table.rows:
         cells = {named[name]: " ".join(value.split()) for name, value in row.items()}

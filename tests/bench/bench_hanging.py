@@ -13,7 +13,7 @@ from figures import Figure, scaled
 from tiny_lab import GIVEN, judged, write_checks
 
 from autograder.judging.checks.check import StudentFailed
-from autograder.judging.judge.student import Student
+from autograder.judging.judge.student import SandboxedStudent
 from autograder.judging.report import Outcome
 from autograder.judging.request import CodeUnderTest
 
@@ -66,7 +66,7 @@ def _on_rank(student: Any, tensor: torch.Tensor) -> Any:
 
 def _run_s(total: str) -> float:
     """How long a run of this function takes from its start to its verdict, in a jail that is warm."""
-    student = Student(
+    student = SandboxedStudent(
         CodeUnderTest(
             cells=[("setup", GIVEN), ("total", total)],
             preload=["torch", "torch.distributed"],

@@ -15,7 +15,7 @@ from figures import Figure, scaled
 from quiz_banks import write_bank, write_roster
 from repository import ROOT
 
-from autograder.quiz.blueprint import Blueprint, Cell, read_blueprints
+from autograder.quiz.blueprint import Blueprint, BlueprintCell, read_blueprints
 from autograder.quiz.forms import deal
 from autograder.quiz.whole_bank import read_bank
 from autograder.tables.roster import Student
@@ -65,7 +65,7 @@ def _by_keys(name: str, asked: list[Blueprint], bank: list[Question], num_keys: 
         for key in range(num_keys):
             (form,) = deal(blueprint, bank, [Student("ada")], f"key {key}".encode())
             least, most = min(least, form.minutes), max(most, form.minutes)
-            cells = sorted(Cell.of(variant.question) for variant in form.variants)
+            cells = sorted(BlueprintCell.of(variant.question) for variant in form.variants)
             makeups.add((tuple(cells), form.out_of))
         num_makeups.add(len(makeups))
     limit = asked[0].minutes

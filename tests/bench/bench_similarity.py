@@ -12,7 +12,7 @@ from planted_copies import copied, independent, pool
 from repository import ROOT
 
 from autograder.course import open_course
-from autograder.similarity.pairs import LINE, Work, compare
+from autograder.similarity.pairs import LINE, ComparedWork, compare
 from autograder.similarity.works import given
 
 CHOSEN_BY = ("lab01", "lab03", "lab05", "lab02", "lab07", "lab09")  # the line was chosen by these, all of them
@@ -60,10 +60,10 @@ class Planted:
 def planted_and_others(lab: str, sources: Sequence[str], num_independent: int, num_copies: int) -> Planted:
     """What comparing a class with copies in it gives; copied is only what can be compared."""
     answers = pool(ROOT / "solutions" / lab)
-    works = [Work(f"honest{n:03}", independent(answers, n)) for n in range(num_independent)]
+    works = [ComparedWork(f"honest{n:03}", independent(answers, n)) for n in range(num_independent)]
     too_small = set(compare(works, sources).too_small)
     originals = random.Random(0).sample([one for one in works if one.name not in too_small], num_copies)
-    copies = [Work(f"copy of {one.name}", copied(one.parts, n)) for n, one in enumerate(originals)]
+    copies = [ComparedWork(f"copy of {one.name}", copied(one.parts, n)) for n, one in enumerate(originals)]
     found = dict(compare([*works, *copies], sources).similarities)
     planted = [found.pop((one.name, f"copy of {one.name}"), 0.0) for one in originals]
     return Planted(planted, [*found.values()], len(too_small))

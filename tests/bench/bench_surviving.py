@@ -16,7 +16,7 @@ from repository import ROOT
 from autograder.authoring.known_answers import compose
 from autograder.grading.verify import solution_of
 from autograder.judging.checks.check import StudentFailed
-from autograder.judging.judge.student import Student
+from autograder.judging.judge.student import SandboxedStudent
 from autograder.judging.request import CodeUnderTest
 from autograder.submissions.student_code import given_imports, student_cells
 from worldsize import bench
@@ -52,7 +52,7 @@ def surviving(scale: float) -> Iterator[Figure]:
     yield Figure("disturbed trainings with other weights at the end", len(others), "", "0", not others, how)
 
 
-def _disturbed(checks: ModuleType, student: Student, rng: torch.Generator, kind: str) -> bench.Trial:
+def _disturbed(checks: ModuleType, student: SandboxedStudent, rng: torch.Generator, kind: str) -> bench.Trial:
     """A training with one disturbance, after which it went on at the step at which it must."""
     own = ("share_of", *checks.STORE, "deadline", "train")
     if kind == "worlds":
@@ -86,4 +86,4 @@ def _student() -> Any:
     """The solution in a sandbox of its own."""
     release = nbformat.read(ROOT / "labs" / LAB / f"{LAB}.ipynb", as_version=4)
     cells = student_cells(compose(release, solution_of(ROOT, LAB).cells), release)
-    return Student(CodeUnderTest(cells=cells, preload=given_imports(release), call_s=CALL_S, total_s=TOTAL_S))
+    return SandboxedStudent(CodeUnderTest(cells=cells, preload=given_imports(release), call_s=CALL_S, total_s=TOTAL_S))

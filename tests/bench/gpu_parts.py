@@ -26,7 +26,7 @@ from autograder.authoring import programs
 from autograder.authoring.known_answers import compose, solution_cells
 from autograder.authoring.notebooks import find_sources, notebook
 from autograder.authoring.scripts import read_week
-from autograder.bench.recorded import Table
+from autograder.bench.recorded import RecordTable
 from worldsize import bench
 
 SIZES_BYTES = tuple(4**power for power in range(5, 15))  # 1 kB to 268 MB
@@ -122,7 +122,7 @@ def calibration(setting: Setting) -> dict[str, Any]:
         return {"data": json.loads(path.read_text())}
 
 
-def measured_tables(executed: NotebookNode) -> Iterator[Table]:
+def measured_tables(executed: NotebookNode) -> Iterator[RecordTable]:
     """The tables in a notebook whose titles say that they are measured."""
     for cell in executed.cells:
         for output in cell.get("outputs", []):
@@ -133,7 +133,7 @@ def measured_tables(executed: NotebookNode) -> Iterator[Table]:
                 if "measured" in title and "not measured" not in title:
                     heads = [head.text_content() for head in table.xpath("./thead//th")]
                     rows = [[one.text_content() for one in row.xpath("./td")] for row in table.xpath("./tbody/tr")]
-                    yield Table(cell=cell.id, title=title, columns=heads, rows=rows)
+                    yield RecordTable(cell=cell.id, title=title, columns=heads, rows=rows)
 
 
 def _executed(lesson: NotebookNode) -> NotebookNode:

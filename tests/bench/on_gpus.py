@@ -20,7 +20,7 @@ from gpu_parts import PARTS, Setting, Skipped
 from repository import ROOT
 from rich.console import Console
 
-from autograder.bench.recorded import FOLDER, Part, Record, write
+from autograder.bench.recorded import FOLDER, Record, RecordPart, write
 from worldsize.bench import Machine, describe
 
 NO_GPU = 3
@@ -70,7 +70,7 @@ def machine(num_gpus: int) -> Machine:
     )
 
 
-def run_part(name: str, setting: Setting) -> Part:
+def run_part(name: str, setting: Setting) -> RecordPart:
     """One part, whatever comes of it: what the others give is worth minutes."""
     start_s = time.monotonic()
     outcome, why, found = "passed", "", {}
@@ -80,7 +80,7 @@ def run_part(name: str, setting: Setting) -> Part:
         outcome, why = "skipped", str(reason)
     except Exception:
         outcome, why = "failed", traceback.format_exc()[-_WHY:]
-    return Part(name=name, outcome=outcome, why=why, took_s=round(time.monotonic() - start_s, 1), **found)
+    return RecordPart(name=name, outcome=outcome, why=why, took_s=round(time.monotonic() - start_s, 1), **found)
 
 
 if __name__ == "__main__":

@@ -18,15 +18,15 @@ from autograder.cli import app
 from autograder.demo import run
 from autograder.demo.first_look import Cheat, Look
 from autograder.grading.reports import progress, status
-from autograder.grading.reports.status import Assignment, Status
+from autograder.grading.reports.status import AssignmentStatus, ClassStatus
 from autograder.grading.standing import Points, Standing, State
 from autograder.judging.report import Drawing, Outcome
 from autograder.quiz import preview
 from autograder.quiz.formats import html as forms
 from autograder.similarity.page import write_page
-from autograder.similarity.pairs import Work as Code
+from autograder.similarity.pairs import ComparedWork as Code
 from autograder.similarity.pairs import compare
-from autograder.submissions.regrade_requests import Request
+from autograder.submissions.regrade_requests import RegradeRequest
 from worldsize.draw.contrast import bars
 from worldsize.pages import LessonExporter
 
@@ -42,12 +42,14 @@ def a_standing(student="ada", state=State.DONE, **more):
 def the_status(folder):
     standings = [a_standing(f"s{n}", state, num_regrades=n % 2) for n, state in enumerate(State)]
     standings.append(a_standing("late", penalty=0.5))
-    found = Status([Assignment("lab01", "2026-11-20 12:00", standings)], ["Not on the roster: zed."])
+    found = ClassStatus([AssignmentStatus("lab01", "2026-11-20 12:00", standings)], ["Not on the roster: zed."])
     status.write_page(found, folder / "a.html")
 
 
 def the_checklists(folder):
-    items = [progress.Item("lab01", a_standing(state=state)) for state in State] + [progress.Item("lab02", None)]
+    items = [progress.ChecklistItem("lab01", a_standing(state=state)) for state in State] + [
+        progress.ChecklistItem("lab02", None)
+    ]
     page = progress.page([progress.Checklist("ada", "Lovelace, Ada", items), progress.Checklist("ben", "ben", items)])
     (folder / "a.html").write_text(page)
 
@@ -65,7 +67,7 @@ def the_feedback(folder):
     picture = Drawing(png=base64.b64encode(drawn.png()).decode(), alt=drawn.alt)
     checks = [check(f"This is {one.value}.", one) for one in Outcome if one is not Outcome.FAULT]
     checks[1] = check("The gradient is weighted.", Outcome.WRONG, "Expected: 1. Got: 2.", picture=picture)
-    asked = [Request("ada", "check_total", "Why?", "Because."), Request("ada", "", "All of it.")]
+    asked = [RegradeRequest("ada", "check_total", "Why?", "Because."), RegradeRequest("ada", "", "All of it.")]
     cells = [
         new_markdown_cell("# My notes\n\n| a | b |\n|---|---|\n| 1 | $x^2$ |\n\n## Again"),
         answer("import torch\n\nclass A:  # a comment\n    text = f'{1:g}'", "Nearly: *weigh* them."),

@@ -79,12 +79,14 @@ def small(tmp_path_factory):
 
 def recorded_run(is_stand_in=False, gpus=("NVIDIA H100",)):
     """A record of the small lesson's table, as a machine with GPUs would have given it."""
-    table = recorded.Table(cell="drawn", title="Steps, measured", columns=["algorithm", "steps"], rows=[["ring", "14"]])
+    table = recorded.RecordTable(
+        cell="drawn", title="Steps, measured", columns=["algorithm", "steps"], rows=[["ring", "14"]]
+    )
     sizes = [{"size_bytes": 1024, "time_s": 2e-5, "bus_bytes_per_s": 1e8}]
     parts = [
-        recorded.Part(name="launcher", outcome="passed", took_s=2.0, data={"backend": "nccl", "rows": sizes}),
-        recorded.Part(name="week01", outcome="passed", took_s=60.0, tables=[table]),
-        recorded.Part(name="project1", outcome="failed", why="a line\nValueError: no rank", took_s=1.0),
+        recorded.RecordPart(name="launcher", outcome="passed", took_s=2.0, data={"backend": "nccl", "rows": sizes}),
+        recorded.RecordPart(name="week01", outcome="passed", took_s=60.0, tables=[table]),
+        recorded.RecordPart(name="project1", outcome="failed", why="a line\nValueError: no rank", took_s=1.0),
     ]
     machine = bench.describe().model_copy(update={"gpus": [*gpus]})
     when = {"measured_at": "2026-11-27T07:20:50+00:00", "is_stand_in": is_stand_in, "num_ranks": 1, "backend": "nccl"}

@@ -23,7 +23,7 @@ from autograder.grading.engines import LocalPool
 from autograder.grading.lab import Lab
 from autograder.grading.preprocessor import Grade
 from autograder.grading.ray_engine import RayCluster
-from autograder.judging.judge.measuring import Job, Progress, Settings
+from autograder.judging.judge.measuring import Measurement, Progress, Settings
 from autograder.judging.report import Outcome
 from autograder.judging.request import JudgeRequest
 from worldsize.bench import Task
@@ -206,7 +206,7 @@ def left(folder: Path) -> set[Path]:
 def test_a_measurement_whose_worker_is_killed_goes_on_with_what_was_timed(tmp_path):
     root = tiny_project.make_course(tmp_path)
     settings = Settings(task=Task(num_steps=6, batch_size=32, width=4), world_sizes=(1,), num_repeats=3)
-    job = Job(
+    job = Measurement(
         program=tiny_project.program(root),
         settings=settings,
         preload=(),

@@ -20,7 +20,7 @@ from autograder.quiz.assignment import assign
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS
 from autograder.quiz.key import read_key
-from autograder.quiz.quiz_folder import Quiz, write_quiz
+from autograder.quiz.quiz_folder import QuizInputs, write_quiz
 from autograder.quiz.whole_bank import read_bank
 from autograder.submissions import Malformed
 from autograder.submissions.submission import read_submission
@@ -55,7 +55,7 @@ def grade_quiz(root):
     shutil.copy(ROOT / "nbgrader_config.py", root)
     questions = read_bank(write_bank(root / "quizzes", [*KINDS, ESSAY]))
     plan = Blueprint(title="Week 2", count=COUNT, essays=1, pass_fraction=0.5)
-    write_quiz(Quiz(plan, questions, CLASS, b"secret", [FORMATS["ipynb"]]), root / "quiz", jobs=1)
+    write_quiz(QuizInputs(plan, questions, CLASS, b"secret", [FORMATS["ipynb"]]), root / "quiz", jobs=1)
     log = [run(root, "autograder", "quiz", "assign", "quiz/answers/key.json", NAME)]
     log.append(run(root, "nbgrader", "generate_assignment", NAME))
     forms = forms_of(root)

@@ -5,7 +5,7 @@ import re
 import pytest
 from repository import ROOT
 
-from autograder.quiz.blueprint import Cell, read_blueprints
+from autograder.quiz.blueprint import BlueprintCell, read_blueprints
 from autograder.quiz.forms import deal
 from autograder.quiz.whole_bank import read_bank
 from autograder.tables.roster import Student
@@ -36,7 +36,7 @@ def test_a_blueprint_can_be_dealt_from_taught_weeks_and_its_own_pools(bank, name
         assert all(form.minutes <= blueprint.minutes for form in forms)
         assert len({form.out_of for form in forms}) == 1
         pools |= {question.pool for question in asked}
-        makeups |= {tuple(sorted(Cell.of(variant.question) for variant in form.variants)) for form in forms}
+        makeups |= {tuple(sorted(BlueprintCell.of(variant.question) for variant in form.variants)) for form in forms}
     assert pools == POOLS[name]
     assert len(makeups) == 1, "forms differ in what they have of a week and a difficulty"
 

@@ -23,7 +23,7 @@ from autograder.quiz import preview, statistics
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS
 from autograder.quiz.formats.form_text import num_lines
-from autograder.quiz.forms import Asked, Form, deal
+from autograder.quiz.forms import AskedQuestion, Form, deal
 from autograder.quiz.hand_points import mark_of
 from autograder.quiz.key import key_of
 from autograder.quiz.marked_forms import mark_forms
@@ -42,7 +42,7 @@ SECRETS = ("It names", "A model answer")
 def form():
     asked = [draw(question(text), 3) for text in (NUMERIC, ESSAY)]
     plan = Blueprint(title="Midterm", count=2, essays=1)
-    return Form(CLASS[0], plan, tuple(Asked("seed", variant) for variant in asked))
+    return Form(CLASS[0], plan, tuple(AskedQuestion("seed", variant) for variant in asked))
 
 
 def rendered(form, name):

@@ -22,7 +22,7 @@ from quiz_tools import (  # noqa: F401 - fixtures
 from autograder.markdown import platform_markup
 from autograder.quiz.blueprint import Blueprint
 from autograder.quiz.formats import FORMATS, platform_text
-from autograder.quiz.forms import Asked, Form
+from autograder.quiz.forms import AskedQuestion, Form
 from autograder.tables.roster import Student
 from worldsize.quiz import draw, mark
 from worldsize.quiz.bank import Quiz
@@ -126,7 +126,7 @@ def nasty_questions():
 
 
 def form_of(variants, student="ann@example.edu"):
-    asked = tuple(Asked("seed", variant) for variant in variants)
+    asked = tuple(AskedQuestion("seed", variant) for variant in variants)
     return Form(Student(student, "Ann <&> Bo"), Blueprint(title="Weeks 1/2 <&> ]]>", count=len(asked)), asked)
 
 

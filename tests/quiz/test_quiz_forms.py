@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from autograder.quiz.blueprint import Blueprint, Cell, read_blueprints, shares
+from autograder.quiz.blueprint import Blueprint, BlueprintCell, read_blueprints, shares
 from autograder.quiz.forms import MOST_SHARED, deal
 from autograder.quiz.key import key_of, printed, read_key
 from autograder.tables.roster import Student, read_roster
@@ -46,7 +46,7 @@ def questions():
 
 
 def cells(form):
-    return Counter(Cell.of(variant.question) for variant in form.variants)
+    return Counter(BlueprintCell.of(variant.question) for variant in form.variants)
 
 
 def test_weeks_get_equal_parts_and_difficulties_parts_like_the_banks(questions):

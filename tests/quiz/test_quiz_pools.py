@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from autograder.cli import app
 from autograder.markdown.platform_markup import html
-from autograder.quiz.blueprint import Blueprint, Cell, read_blueprints, shares
+from autograder.quiz.blueprint import Blueprint, BlueprintCell, read_blueprints, shares
 from autograder.quiz.formats import canvas, moodle
 from autograder.quiz.pools import fill_slots, longest_minutes
 from autograder.quiz.whole_bank import read_bank
@@ -45,7 +45,7 @@ def test_slots_have_the_blueprints_shares_and_share_no_question(module, question
     assert {cell: cells.count(cell) for cell in cells} == shares(blueprint, questions)
     asked = [question.id for slot in slots for question in slot.questions]
     assert len(asked) == len(set(asked)) > 40
-    assert all(Cell.of(question) == slot.cell for slot in slots for question in slot.questions)
+    assert all(BlueprintCell.of(question) == slot.cell for slot in slots for question in slot.questions)
     assert longest_minutes([slot.questions for slot in slots]) <= blueprint.minutes
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from autograder.quiz import statistics
 from autograder.quiz.blueprint import Blueprint
-from autograder.quiz.forms import Asked, Form
+from autograder.quiz.forms import AskedQuestion, Form
 from autograder.quiz.marked_forms import MarkedAnswer, MarkedForm
 from autograder.quiz.responses import Response
 from autograder.quiz.results import report
@@ -56,7 +56,7 @@ def choose(variant, text):
 def marked_form(student, asked_and_given, minutes=None):
     """A marked form from pairs of a variant and a response."""
     blueprint = Blueprint(title="Test", count=len(asked_and_given))
-    asked = tuple(Asked("", variant) for variant, _ in asked_and_given)
+    asked = tuple(AskedQuestion("", variant) for variant, _ in asked_and_given)
     answered = tuple(
         MarkedAnswer(number, one, Response(str(response), response, ""), mark(one.variant, response))
         for number, (one, (_, response)) in enumerate(zip(asked, asked_and_given, strict=True), start=1)

@@ -11,7 +11,7 @@ from autograder.grading import audit_log
 from autograder.grading.standing import Points, Standing
 
 
-def write_gradescope(standings: Iterable[Standing], to: Path, entries: Sequence[audit_log.Entry] = ()) -> None:
+def write_gradescope(standings: Iterable[Standing], to: Path, entries: Sequence[audit_log.AuditEntry] = ()) -> None:
     """Write `ASSIGNMENT/STUDENT/results.json` below a folder, for every submission whose score is final.
 
     Gradescope's format cannot express a submission without a score, so the rest get no file, and an earlier one goes.

@@ -76,7 +76,7 @@ def send(
         raise ValueError(f"The scores cannot be sent: {error}") from error
 
 
-class _Session(requests.Session):
+class _LtiSession(requests.Session):
     """A session that waits for no answer for ever."""
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
@@ -87,7 +87,7 @@ class _Lms:
     """An LMS with the members of a course and the columns of its gradebook."""
 
     def __init__(self, platform: Platform):
-        connector = ServiceConnector(_registration(platform), _Session())
+        connector = ServiceConnector(_registration(platform), _LtiSession())
         urls = {"scope": _SCOPES, "lineitems": platform.lineitems_url}
         self._grades = AssignmentsGradesService(connector, urls)
         people = NamesRolesProvisioningService(connector, {"context_memberships_url": platform.members_url})

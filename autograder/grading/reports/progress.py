@@ -33,7 +33,7 @@ KINDS = ("lab", "project", "quiz", "exam", "capstone", "report", "other")
 
 
 @dataclass(frozen=True)
-class Item:
+class ChecklistItem:
     """A line of a checklist; `standing` is None for an assignment that was not handed out yet."""
 
     assignment: str
@@ -73,7 +73,7 @@ class Checklist:
 
     student: str
     name: str
-    items: Sequence[Item]
+    items: Sequence[ChecklistItem]
 
     @property
     def num_done(self) -> int:
@@ -126,7 +126,10 @@ def _planned(root: Path) -> set[str]:
 def _checklist(student: str, every_one: Sequence[Standing], planned: set[str]) -> Checklist:
     mine = {standing.assignment: standing for standing in every_one if standing.student == student}
     names = {standing.assignment for standing in every_one} | planned
-    items = [Item(name, mine.get(name)) for name in sorted(names, key=lambda name: (KINDS.index(kind_of(name)), name))]
+    items = [
+        ChecklistItem(name, mine.get(name))
+        for name in sorted(names, key=lambda name: (KINDS.index(kind_of(name)), name))
+    ]
     return Checklist(student, next((standing.name for standing in mine.values()), student), items)
 
 

@@ -25,7 +25,7 @@ _MOST_NAMES = 12  # in a line of the terminal
 
 
 @dataclass(frozen=True)
-class Assignment:
+class AssignmentStatus:
     """How everybody stands in an assignment; `due` is the class's date."""
 
     name: str
@@ -81,10 +81,10 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Status:
+class ClassStatus:
     """How the class stands in these assignments; `remarks` are about the records."""
 
-    assignments: Sequence[Assignment]
+    assignments: Sequence[AssignmentStatus]
     remarks: Sequence[str]
 
     @property
@@ -99,7 +99,7 @@ class Status:
         return sorted(rows, key=lambda row: (row[0].section, row[0].name.casefold(), row[0].student))
 
 
-def read(coursedir: CourseDirectory, assignments: Sequence[str] = ()) -> Status:
+def read(coursedir: CourseDirectory, assignments: Sequence[str] = ()) -> ClassStatus:
     """How everybody stands in these assignments, or in all.
 
     Raises:
@@ -113,8 +113,9 @@ def read(coursedir: CourseDirectory, assignments: Sequence[str] = ()) -> Status:
     every_one = [_with_regrades(coursedir, standing) for standing in every_one]
     names = [name for name in dues if not assignments or name in assignments]
     remarks = [*_remarks(root, every_one), *(line for name in names for line in _handed_in_twice(coursedir, name))]
-    return Status(
-        [Assignment(name, dues[name], [one for one in every_one if one.assignment == name]) for name in names], remarks
+    return ClassStatus(
+        [AssignmentStatus(name, dues[name], [one for one in every_one if one.assignment == name]) for name in names],
+        remarks,
     )
 
 
@@ -150,7 +151,7 @@ def _handed_in_twice(coursedir: CourseDirectory, assignment: str) -> list[str]:
     ]
 
 
-def write_page(status: Status, to: Path) -> None:
+def write_page(status: ClassStatus, to: Path) -> None:
     """Write a page that loads nothing: what is to be done, the assignments, and everybody's work."""
     environment = templates()
     write_whole(to, environment.get_template("status.html.j2").render(status=status, states=[*State]))

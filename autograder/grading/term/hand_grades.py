@@ -81,7 +81,7 @@ def _replace(book: Gradebook, grade: str, answer: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnreadAnswer:
     """An answer that waits for points by hand; `has_changed` where it had some for an earlier text."""
 
     student: str
@@ -89,14 +89,14 @@ class Unread:
     has_changed: bool
 
 
-def unread(gradebook: Gradebook, assignment: str) -> list[Unread]:
+def unread(gradebook: Gradebook, assignment: str) -> list[UnreadAnswer]:
     """The answers of an assignment that wait for points by hand, by student."""
     try:
         submissions: Any = gradebook.assignment_submissions(assignment)
     except MissingEntry:
         return []
     return [
-        Unread(submission.student.id, grade.name, grade.manual_score is not None)
+        UnreadAnswer(submission.student.id, grade.name, grade.manual_score is not None)
         for submission in sorted(submissions, key=lambda one: one.student.id)
         for notebook in submission.notebooks
         for grade in notebook.grades

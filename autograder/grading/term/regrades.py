@@ -12,12 +12,12 @@ from autograder.course import notebook_of
 from autograder.grading.term import penalties
 from autograder.grading.term.due_dates import known_assignment
 from autograder.submissions.class_folders import class_folders
-from autograder.submissions.regrade_requests import Request, requests
+from autograder.submissions.regrade_requests import RegradeRequest, requests
 from autograder.submissions.team_work import submitter_of
 from autograder.tables.regrades import note_answer
 
 
-def of_class(coursedir: CourseDirectory, assignment: str) -> list[Request]:
+def of_class(coursedir: CourseDirectory, assignment: str) -> list[RegradeRequest]:
     """Everybody's requests about an assignment.
 
     Raises:

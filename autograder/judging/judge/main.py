@@ -62,16 +62,16 @@ def main(request_path: str, report_path: str) -> None:
     import torch
 
     from autograder.judging.judge.error_texts import forms_raised
-    from autograder.judging.judge.student import Student
+    from autograder.judging.judge.student import SandboxedStudent
 
     request = JudgeRequest.model_validate_json(Path(request_path).read_bytes())
     start_s = time.monotonic()
     _limit_memory()
-    student = Student(request, sentences=forms_raised(request.checks.read_text(encoding="utf-8")))
+    student = SandboxedStudent(request, sentences=forms_raised(request.checks.read_text(encoding="utf-8")))
     try:
         refuse_weak_walls(student.tier, request.allow_untrusted)
         assert request.seed is not None
-        session = _Session(student, request.seed, request.only)
+        session = _JudgePlugin(student, request.seed, request.only)
         torch.set_num_threads(1)  # small tensors, and judges side by side
         ended = pytest.main([*_OPTIONS, *_NAMES, *_rooted(request.checks)], plugins=[session])
         if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -101,7 +101,7 @@ def _rooted(checks: Path) -> list[str]:
     return [f"--rootdir={checks.parent}", str(checks)]
 
 
-class _Session:
+class _JudgePlugin:
     """A pytest plugin that gives checks their fixtures and records how each one ended."""
 
     def __init__(self, student: Any, seed: int, only: Collection[str] | None) -> None:

@@ -38,7 +38,7 @@ class Settings(BaseModel):
     num_warmup_steps: int = 4
 
 
-class Job(BaseModel):
+class Measurement(BaseModel):
     """One measurement: the program's source, how it is measured, and what it may use."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,12 +56,12 @@ class Job(BaseModel):
         return hashlib.sha256(self.program.encode()).hexdigest()
 
 
-class Request(BaseModel):
+class MeasurementRequest(BaseModel):
     """A request to the process that measures: a job, where timings are kept, and the GPUs that are granted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    job: Job
+    job: Measurement
     journal: Path
     granted: list[str]
 
@@ -80,7 +80,7 @@ class Measured(BaseModel):
     result: Result
 
 
-def measured(job: Job, journal: Path, granted: Sequence[str] = ()) -> Iterator[Progress | Measured]:
+def measured(job: Measurement, journal: Path, granted: Sequence[str] = ()) -> Iterator[Progress | Measured]:
     """Measure a program in a fork of this process's zygote; yield the progress after each timing, then the measurement.
 
     Timings are kept in `journal`, and those already in it are not taken again.
@@ -90,7 +90,9 @@ def measured(job: Job, journal: Path, granted: Sequence[str] = ()) -> Iterator[P
     """
     with tempfile.TemporaryDirectory(prefix="measure-", dir=zygote.shared(job.preload).scratch) as folder:
         path, outcome = Path(folder, "request.json"), Path(folder, "outcome.json")
-        path.write_text(Request(job=job, journal=journal.absolute(), granted=list(granted)).model_dump_json())
+        path.write_text(
+            MeasurementRequest(job=job, journal=journal.absolute(), granted=list(granted)).model_dump_json()
+        )
         said: list[str] = []
         for line in _lines_of(job, path, outcome, granted):
             if line.startswith('{"done"'):
@@ -102,7 +104,7 @@ def measured(job: Job, journal: Path, granted: Sequence[str] = ()) -> Iterator[P
         yield Measured.model_validate_json(outcome.read_text())
 
 
-def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) -> Iterator[str]:
+def _lines_of(job: Measurement, request: Path, outcome: Path, granted: Sequence[str]) -> Iterator[str]:
     """The lines that the process that measures prints, until it ends."""
     ours, theirs = os.pipe()
     try:
@@ -132,11 +134,11 @@ def _lines_of(job: Job, request: Path, outcome: Path, granted: Sequence[str]) ->
 
 def main(request_path: str, outcome_path: str) -> None:
     """Measure the program that the request names; print a line for each timing and write the outcome."""
-    from autograder.judging.judge.student import Student
+    from autograder.judging.judge.student import SandboxedStudent
 
-    request = Request.model_validate_json(Path(request_path).read_bytes())
+    request = MeasurementRequest.model_validate_json(Path(request_path).read_bytes())
     job, settings, devices = request.job, request.job.settings, gpus.devices_of(request.granted)
-    student = Student(
+    student = SandboxedStudent(
         CodeUnderTest(
             programs={PROGRAM: job.program},
             preload=job.preload,

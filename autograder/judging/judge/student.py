@@ -45,7 +45,7 @@ _SAMPLES = "worldsize.bench"  # who imports it trains on samples that the judge 
 _USED_UP = "The time for this submission was used up by the checks before this one."
 
 
-class Student:
+class SandboxedStudent:
     """One submission in a sandbox of its own. Only data comes out of it, all of which may be forged.
 
     Keywords of every run: `student_ranks` names the ranks that run the student's cells, by default all; on others

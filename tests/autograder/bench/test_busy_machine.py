@@ -7,7 +7,7 @@ import pytest
 from test_leaderboard import MACHINE, result
 from typer.testing import CliRunner
 
-from autograder.bench.batch import Kept, Outcome
+from autograder.bench.batch import Kept, SubmissionOutcome
 from autograder.bench.commands import app
 
 WARNING = "1.9 of 2 cores are busy with other work: times of real ranks that are taken meanwhile are not to be trusted"
@@ -26,7 +26,7 @@ def busy_cores(monkeypatch):
 def a_class(monkeypatch):
     """A class of two, one of which was timed on a busy machine."""
     results = {"anna": result("a", 0.02), "ben": result("b", 0.01, busy_cores=1.9)}
-    outcomes = [Outcome(student, None, Kept(fingerprint="", result=one)) for student, one in results.items()]
+    outcomes = [SubmissionOutcome(student, None, Kept(fingerprint="", result=one)) for student, one in results.items()]
     class_ = Mock()
     class_.lab.named.return_value = [*results]
     monkeypatch.setattr("autograder.bench.commands._batch", lambda *_: class_)

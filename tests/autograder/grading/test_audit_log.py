@@ -26,7 +26,7 @@ from autograder.judging.report import CheckResult, Outcome, Report
 
 pytestmark = pytest.mark.xdist_group("graded_course")
 _IMPORTS = f"{Path(__file__).parent} {ROOT / 'tests/support'}"  # where a process of its own finds this file
-LIMITS = audit_log.Limits(call_s=15, total_s=120, allow_untrusted=False)
+LIMITS = audit_log.RecordedLimits(call_s=15, total_s=120, allow_untrusted=False)
 NAMES = {"assignment": "lab01", "student": "ada", "notebook": "lab01"}
 PASSED = CheckResult(name="check_a", cell="a", promise="It holds.", points=2, outcome=Outcome.PASSED)
 WRONG = PASSED.model_copy(update={"name": "check_b", "outcome": Outcome.WRONG, "message": "<secret>"})
@@ -146,7 +146,7 @@ def test_tampering_is_found_at_its_line(course, lines, how):
 
 
 def test_an_entry_whose_hash_was_made_anew_breaks_the_next_one(course, lines):
-    entry = audit_log.Entry.model_validate_json(lines[1]).model_copy(update={"score": 100.0})
+    entry = audit_log.AuditEntry.model_validate_json(lines[1]).model_copy(update={"score": 100.0})
     entry = entry.model_copy(update={"sha256": entry.computed_sha256()})
     log = Path(course.root, audit_log.LOG)
     log.write_text("\n".join([lines[0], entry.model_dump_json(), lines[2]]) + "\n")

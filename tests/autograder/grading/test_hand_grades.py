@@ -11,7 +11,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 
-from autograder.grading.term.hand_grades import SaveAutoGrades, Unread, unread
+from autograder.grading.term.hand_grades import SaveAutoGrades, UnreadAnswer, unread
 
 LAB = "project1"
 
@@ -97,7 +97,7 @@ def course(tmp_path, gradebook):
 def test_an_answer_that_nobody_has_read_waits(course):
     course.grade(submission())
     assert course.scores() == {"check_f": 1, "why": None}
-    assert course.unread() == [Unread("ada", "why", False)]
+    assert course.unread() == [UnreadAnswer("ada", "why", False)]
 
 
 def test_points_by_hand_stay_while_the_answer_does(course):
@@ -117,7 +117,7 @@ def test_a_changed_answer_needs_grading_again_until_somebody_has_read_it(course,
     assert "ada: why has changed since it was graded by hand (1.5 points): it needs grading again" in caplog.text
     for words in ("Another answer", "My answer"):
         course.grade(submission(words=words))
-        assert course.scores()["why"] is None and course.unread() == [Unread("ada", "why", True)]
+        assert course.scores()["why"] is None and course.unread() == [UnreadAnswer("ada", "why", True)]
     course.give(why=2)
     course.grade(submission())
     assert course.scores()["why"] == 2

@@ -88,8 +88,8 @@ def test_a_limit_that_cannot_be_set_is_refused(changes, words):
 
 
 def test_an_entry_of_the_audit_log_from_before_keeps_its_hash():
-    usual = audit_log.Limits(call_s=15, total_s=120, allow_untrusted=False)
+    usual = audit_log.RecordedLimits(call_s=15, total_s=120, allow_untrusted=False)
     assert usual.model_dump() == {"call_s": 15, "total_s": 120, "allow_untrusted": False}
     changed = usual.model_copy(update={"sandbox": {"num_processes": 4096}})
-    assert audit_log.Limits.model_validate_json(changed.model_dump_json()) == changed
+    assert audit_log.RecordedLimits.model_validate_json(changed.model_dump_json()) == changed
     assert changed.model_dump()["sandbox"] == {"num_processes": 4096}

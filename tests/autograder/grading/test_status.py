@@ -128,7 +128,7 @@ def test_what_is_to_be_done_comes_with_the_command_that_does_it(course):
 def test_a_long_list_of_names_is_cut(course):
     (lab01,) = status.read(open_course(course), ["lab01"]).assignments
     eve = next(standing for standing in lab01.standings if standing.student == "eve")
-    (sentence,) = status.Assignment("lab01", "", [eve] * 15).to_do
+    (sentence,) = status.AssignmentStatus("lab01", "", [eve] * 15).to_do
     assert "eve, eve and 3 more; `autograder grade lab01`." in sentence and sentence.count("eve") == 12
 
 

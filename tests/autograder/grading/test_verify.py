@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from autograder.cli import app
 from autograder.grading import verify as bank
-from autograder.grading.verify import Case, Finding, _problems, cases, sample, unlike_draws, verify
+from autograder.grading.verify import Case, GradedCase, _problems, cases, sample, unlike_draws, verify
 from autograder.judging.report import CheckResult, Outcome, Report
 
 WRONG = """\
@@ -72,12 +72,12 @@ def test_feedback_without_the_hint_is_told():
 
 def test_a_finding_tells_all_that_is_needed_to_mend_it():
     case = Case("lab09", "wrong/adds", {}, 0)
-    told = Finding(case, report(Outcome.PASSED, Outcome.WRONG), ["got 1 instead of 0"]).describe()
+    told = GradedCase(case, report(Outcome.PASSED, Outcome.WRONG), ["got 1 instead of 0"]).describe()
     assert told == "lab09 wrong/adds, inputs drawn with --seed 1:\n  got 1 instead of 0\n  check_1: Sum it."
 
 
-def drawn(case: Case, seed: int, *outcomes: Outcome) -> Finding:
-    return Finding(case, report(*outcomes).model_copy(update={"seed": seed}), [])
+def drawn(case: Case, seed: int, *outcomes: Outcome) -> GradedCase:
+    return GradedCase(case, report(*outcomes).model_copy(update={"seed": seed}), [])
 
 
 def test_an_answer_whose_points_depend_on_the_draw_is_described_with_the_checks_and_seeds():
@@ -112,7 +112,7 @@ def test_who_looks_no_further_waits_for_no_other_answer(monkeypatch, tmp_path):
     def grade(root, case, seed):
         tried.append(case)
         time.sleep(0.01)  # what grading takes
-        return Finding(case, report(Outcome.WRONG), ["nothing to keep"])
+        return GradedCase(case, report(Outcome.WRONG), ["nothing to keep"])
 
     monkeypatch.setattr("autograder.grading.verify.try_case", grade)
     next(findings := verify(tmp_path, [Case("lab09", str(number), {}, 0) for number in range(500)], jobs=1))
@@ -176,7 +176,7 @@ def test_what_got_its_score_is_not_judged_again_until_something_changes(tmp_path
 
     def grade(root, case, seed):
         judged.append(case.name)
-        return Finding(case, report(Outcome.WRONG), ["nothing to keep"])
+        return GradedCase(case, report(Outcome.WRONG), ["nothing to keep"])
 
     monkeypatch.setattr(bank, "try_case", grade)
 

@@ -23,7 +23,7 @@ def test_it_is_what_wants_to_run_for_each_core(monkeypatch, load, wanted):
 @pytest.mark.parametrize(("times", "left_s"), [(0.2, 1), (100, 3)])
 def test_after_a_hang_the_limit_is_short_but_for_a_crowded_machine(monkeypatch, times, left_s):
     monkeypatch.setattr(student, "crowding", lambda: times)
-    with closing(student.Student(CodeUnderTest(cells=[], preload=(), call_s=3, total_s=100))) as one:
+    with closing(student.SandboxedStudent(CodeUnderTest(cells=[], preload=(), call_s=3, total_s=100))) as one:
         with pytest.raises(StudentFailed):
             one.run(hangs, world_size=1)
         assert one._call_s == left_s
@@ -32,7 +32,7 @@ def test_after_a_hang_the_limit_is_short_but_for_a_crowded_machine(monkeypatch, 
 @needs_jail
 @pytest.mark.parametrize(("call_s", "left_s"), [(15, 5), (120, 20)])
 def test_where_a_call_is_given_more_a_hang_leaves_more(call_s, left_s):
-    with closing(student.Student(CodeUnderTest(cells=[], preload=(), call_s=call_s, total_s=900))) as one:
+    with closing(student.SandboxedStudent(CodeUnderTest(cells=[], preload=(), call_s=call_s, total_s=900))) as one:
         assert one._after_a_hang_s == left_s
 
 

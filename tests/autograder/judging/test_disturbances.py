@@ -4,7 +4,7 @@ import pytest
 from needs import give_up
 
 from autograder.judging.checks.check import StudentFailed
-from autograder.judging.judge.student import Student
+from autograder.judging.judge.student import SandboxedStudent
 from autograder.judging.request import CodeUnderTest
 from autograder.sandbox import probe
 from worldsize import bench
@@ -112,7 +112,7 @@ def walls() -> None:
 
 def trained(store: str, *struck: Disturbance, policy: RestartPolicy | None = None, num_ranks: int = 1) -> Trial:
     source = HEAD + store + MAIN
-    student = Student(
+    student = SandboxedStudent(
         CodeUnderTest(cells=[], preload=["worldsize.bench"], call_s=60.0, total_s=200.0, programs={"train.py": source})
     )
     try:

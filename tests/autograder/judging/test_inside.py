@@ -7,7 +7,7 @@ import pytest
 from tiny_lab import message, needs_jail, outcomes, write_checks
 
 from autograder.judging.checks.check import StudentFailed
-from autograder.judging.judge.student import Student
+from autograder.judging.judge.student import SandboxedStudent
 from autograder.judging.report import Outcome
 from autograder.judging.request import CodeUnderTest, JudgeRequest, judge
 
@@ -212,7 +212,7 @@ def test_ranks_that_fail_without_the_students_code_are_no_fault_of_the_students(
 
 def test_a_hang_of_the_students_leaves_no_less_time_to_ranks_without_their_code():
     with closing(
-        Student(CodeUnderTest(cells=[("setup", SETUP)], preload=["torch"], call_s=60, total_s=120))
+        SandboxedStudent(CodeUnderTest(cells=[("setup", SETUP)], preload=["torch"], call_s=60, total_s=120))
     ) as student:
         student._call_s = 0.2  # as after a hang
         assert student.run(rests, world_size=2, student_ranks=()) == ["rested"] * 2

@@ -6,7 +6,7 @@ import pytest
 from tiny_lab import needs_jail
 
 from autograder.judging.checks.check import StudentFailed
-from autograder.judging.judge.student import Student
+from autograder.judging.judge.student import SandboxedStudent
 from autograder.judging.request import CodeUnderTest
 from worldsize.check import CheckFailed
 
@@ -65,7 +65,7 @@ def train_on_rank(student, *sizes):
 
 def on_paper(*cells, num_layers=LAYERS, world_size=1024, forbid=None):
     named = [(f"cell{number}", source) for number, source in enumerate([TRAIN, *cells])]
-    with closing(Student(CodeUnderTest(cells=named, preload=(), call_s=120, total_s=300))) as student:
+    with closing(SandboxedStudent(CodeUnderTest(cells=named, preload=(), call_s=120, total_s=300))) as student:
         options = {"small": (2, 256), "small_world_size": 2, "cluster": CLUSTER, "forbid": forbid}
         return student.on_paper(train_on_rank, num_layers, WIDTH, world_size=world_size, **options)
 

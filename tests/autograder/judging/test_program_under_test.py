@@ -8,7 +8,7 @@ from repository import ROOT
 
 from autograder.authoring import programs
 from autograder.judging.checks.check import StudentFailed
-from autograder.judging.judge.student import Student
+from autograder.judging.judge.student import SandboxedStudent
 from autograder.judging.report import Outcome
 from autograder.judging.request import CodeUnderTest
 from autograder.sandbox import probe
@@ -29,10 +29,10 @@ def walls() -> None:
 def student():
     made = []
 
-    def make(source: str, **limits) -> Student:
+    def make(source: str, **limits) -> SandboxedStudent:
         limits = {"call_s": 60.0, "total_s": 200.0} | limits
         made.append(
-            Student(
+            SandboxedStudent(
                 CodeUnderTest(
                     cells=[],
                     preload=["worldsize.bench"],

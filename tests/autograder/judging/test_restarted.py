@@ -4,7 +4,7 @@ import pytest
 from needs import give_up
 
 from autograder.judging.checks.check import StudentFailed
-from autograder.judging.judge.student import Student
+from autograder.judging.judge.student import SandboxedStudent
 from autograder.judging.request import CodeUnderTest
 from autograder.sandbox import probe
 from worldsize import bench
@@ -17,7 +17,7 @@ TASK = Task(num_steps=5, batch_size=4, width=4)
 def student():
     if not probe().is_trusted:
         give_up("sandbox", "this machine gives no jail of namespaces")
-    opened = Student(CodeUnderTest(cells=[], preload=["worldsize.bench"], call_s=30.0, total_s=90.0))
+    opened = SandboxedStudent(CodeUnderTest(cells=[], preload=["worldsize.bench"], call_s=30.0, total_s=90.0))
     yield opened
     opened.close()
 

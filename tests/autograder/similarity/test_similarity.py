@@ -14,7 +14,7 @@ from autograder.authoring.known_answers import compose
 from autograder.cli import app
 from autograder.course import open_course
 from autograder.similarity.fingerprints import LENGTH, WINDOW, fingerprints
-from autograder.similarity.pairs import Work, compare
+from autograder.similarity.pairs import ComparedWork, compare
 from autograder.similarity.tokens import Token, imported_names, own_attributes, tokens
 from autograder.similarity.works import given
 from autograder.terminal import console
@@ -125,8 +125,8 @@ def lab():
 
 def test_planted_copies_are_above_the_line_and_independent_works_below(lab):
     answers, sources = lab
-    works = [Work(f"honest{n}", independent(answers, n)) for n in range(24)]
-    works += [Work(f"copy{n}", copied(works[n].parts, n)) for n in (0, 5, 9)]
+    works = [ComparedWork(f"honest{n}", independent(answers, n)) for n in range(24)]
+    works += [ComparedWork(f"copy{n}", copied(works[n].parts, n)) for n in (0, 5, 9)]
     found = compare(works, sources)
     assert {(pair.one.name, pair.other.name) for pair in found.pairs} == {(f"honest{n}", f"copy{n}") for n in (0, 5, 9)}
     assert not found.too_small
@@ -135,18 +135,18 @@ def test_planted_copies_are_above_the_line_and_independent_works_below(lab):
 def test_what_was_given_counts_for_nothing(lab):
     answers, sources = lab
     as_solved = {name: variants[0] for name, variants in answers.items()}
-    others = [Work(f"honest{n}", independent(answers, n)) for n in range(6)]
-    found = compare([Work("ada", as_solved), Work("ben", as_solved), *others], sources)
+    others = [ComparedWork(f"honest{n}", independent(answers, n)) for n in range(6)]
+    found = compare([ComparedWork("ada", as_solved), ComparedWork("ben", as_solved), *others], sources)
     assert set(found.too_small) >= {"ada", "ben"} and not found.pairs
 
 
 def test_works_of_earlier_years_are_compared_with_this_years_only(lab):
     answers, sources = lab
     parts = independent(answers, 1)
-    old = [Work("2025/zoe", parts, is_past=True), Work("2024/yan", copied(parts, 3), is_past=True)]
-    others = [Work(f"honest{n}", independent(answers, n)) for n in range(2, 9)]
+    old = [ComparedWork("2025/zoe", parts, is_past=True), ComparedWork("2024/yan", copied(parts, 3), is_past=True)]
+    others = [ComparedWork(f"honest{n}", independent(answers, n)) for n in range(2, 9)]
     assert not compare([*old, *others], sources).pairs
-    found = compare([*old, *others, Work("ada", copied(parts, 2))], sources)
+    found = compare([*old, *others, ComparedWork("ada", copied(parts, 2))], sources)
     assert {frozenset((pair.one.name, pair.other.name)) for pair in found.pairs} == {
         frozenset(("2025/zoe", "ada")),
         frozenset(("2024/yan", "ada")),
