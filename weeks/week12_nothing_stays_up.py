@@ -77,7 +77,7 @@ from worldsize.check import CheckFailed
 from worldsize.explore import explore
 from worldsize.faults import LostRank, SilentError, SlowLink
 from worldsize.models import Transformer, shape
-from worldsize.outages import Cause, Job, Plan
+from worldsize.outages import Cause, SavePlan, TrainingJob
 from worldsize.timeline import Timeline
 
 torch.set_num_threads(1)  # as the ranks do: they share the cores
@@ -165,7 +165,7 @@ draw.table(table[:8], title=f"Llama 3's {total} interruptions in 54 days, the ei
 # %% four_hours
 MONTH_S = 30 * DAY_S
 FAILURES = outages.draw(llama, NUM_NODES, MONTH_S, seed=seed)
-JOB = Job(num_nodes=NUM_NODES, stall_s=60, start_s=600)
+JOB = TrainingJob(num_nodes=NUM_NODES, stall_s=60, start_s=600)
 M_S = HOUR_S / (NUM_NODES * rate_per_hour("Llama 3"))
 rare = outages.endure(4 * HOUR_S, JOB, FAILURES, MONTH_S)
 spent = [f"{name} {seconds / MONTH_S:.1%}" for name, seconds in rare.seconds.items() if seconds]
@@ -925,7 +925,7 @@ else:
 # GPUs fail, and are away for a day. The job has 1,250 nodes and 15 spares; on fewer nodes it trains
 # in proportion, and starting again on another number takes 10 minutes. `status.num_healthy` says
 # how many nodes could be used now, spares among them. Return a
-# `Plan(save_after_s=1440, num_nodes=...)`.
+# `SavePlan(save_after_s=1440, num_nodes=...)`.
 #
 # <details><summary>Hint</summary>
 #
@@ -938,13 +938,13 @@ else:
 def go_on(status):
     """What to do now: when to save, and on how many nodes to train."""
     ### BEGIN SOLUTION
-    return Plan(save_after_s=1440, num_nodes=min(status.num_healthy, NUM_NODES))
+    return SavePlan(save_after_s=1440, num_nodes=min(status.num_healthy, NUM_NODES))
     ### END SOLUTION
 
 
 # %% check_go_on
 GPU_LOST = Cause("GPU", per_node_hour=6e-4, away_s=DAY_S)
-SPARED = Job(num_nodes=NUM_NODES, stall_s=5, start_s=600, num_spares=15)
+SPARED = TrainingJob(num_nodes=NUM_NODES, stall_s=5, start_s=600, num_spares=15)
 LOSSES = outages.draw([GPU_LOST], NUM_NODES + 15, MONTH_S, seed=seed)
 with check.turn("go_on"):
     rigid, endured = (outages.endure(one, SPARED, LOSSES, MONTH_S) for one in (1440, go_on))

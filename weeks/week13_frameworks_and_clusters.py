@@ -1969,7 +1969,7 @@ else:
     with tempfile.TemporaryDirectory(prefix="slurm") as place:
         script = Path(place, "two.sbatch")
         script.write_text(BATCH)
-        with slurm.Cluster(place, num_nodes=2) as machines:
+        with slurm.SlurmCluster(place, num_nodes=2) as machines:
             machines.wait(machines.submit(script))
         for log in sorted(Path(place).glob("run-*.log")):
             print(*sorted(log.read_text().splitlines()), sep="\n")

@@ -66,7 +66,7 @@ from worldsize.course import published_runs
 from worldsize.explore import explore
 from worldsize.models import Transformer
 from worldsize.operators import Operator, time_s
-from worldsize.outages import Cause, Job, Plan
+from worldsize.outages import Cause, SavePlan, TrainingJob
 from worldsize.planning.memory_estimate import held
 
 # %% setup_ledger
@@ -667,8 +667,10 @@ draw.table(table, title=f"A save of {size} after every 100 steps of {ZERO_S:.0f}
 NODES, SPAN_S = 64, 90 * DAY_S
 TAKEN = [Cause("taken back", per_node_hour=1 / 200, away_s=6 * HOUR_S)]
 GONE = outages.draw(TAKEN, NODES, SPAN_S, seed=seed)
-SPOT = Job(num_nodes=NODES, stall_s=5, start_s=5 * MINUTE_S, write_s=40)
-SOME_SPARES = Job(num_nodes=NODES, stall_s=5, start_s=5 * MINUTE_S, write_s=40, num_spares=6)
+SPOT = TrainingJob(num_nodes=NODES, stall_s=5, start_s=5 * MINUTE_S, write_s=40)
+SOME_SPARES = TrainingJob(
+    num_nodes=NODES, stall_s=5, start_s=5 * MINUTE_S, write_s=40, num_spares=6
+)
 
 
 def endured_row(name, policy, job=SPOT):
@@ -692,7 +694,9 @@ predictions.reveal("goodput, waiting for 64 nodes", float(waiting["goodput"].rst
 POLICIES = [
     waiting,
     endured_row("waits, 6 nodes in spare", 20 * MINUTE_S, SOME_SPARES),
-    endured_row("goes on with any number", lambda s: Plan(20 * MINUTE_S, min(s.num_healthy, 64))),
+    endured_row(
+        "goes on with any number", lambda s: SavePlan(20 * MINUTE_S, min(s.num_healthy, 64))
+    ),
 ]
 draw.table(POLICIES, title="64 nodes that come and go, 90 days, simulated")
 
@@ -726,7 +730,7 @@ def elastic(status, save_s=20 * MINUTE_S, worth=4):
     usable = max(4, min(status.num_healthy, 64) // 4 * 4)
     if status.num_nodes and usable - status.num_nodes < worth:
         usable = status.num_nodes
-    return Plan(save_s, usable)
+    return SavePlan(save_s, usable)
     ### END SOLUTION
 
 
@@ -749,9 +753,9 @@ with check.turn("elastic"):
     ):
         plan = elastic(status(now, healthy), 600.0, worth)
         given = f"{now} nodes in use, {healthy} healthy, worth={worth}"
-        if not isinstance(plan, Plan) or plan.save_after_s != 600:
+        if not isinstance(plan, SavePlan) or plan.save_after_s != 600:
             raise CheckFailed(
-                "outages' Plan(600, ...) with save_s=600", plan, "Plan(save_s, nodes)"
+                "outages' SavePlan(600, ...) with save_s=600", plan, "SavePlan(save_s, nodes)"
             )
         hint = "Whole replicas of four nodes, at most 64, and 4 where there are fewer."
         check.expect_close(float(plan.num_nodes or 64), wanted, f"nodes with {given}", hint=hint)
@@ -769,7 +773,7 @@ def whole_replicas(save_s=20 * MINUTE_S, num_more=4):
     def policy(status):
         most = max(4, 4 * (min(status.num_healthy, NODES) // 4))
         stays = status.num_nodes and most < status.num_nodes + num_more
-        return Plan(save_s, status.num_nodes if stays else most)
+        return SavePlan(save_s, status.num_nodes if stays else most)
 
     return policy
 

@@ -122,13 +122,16 @@ def turn(name: str) -> Iterator[None]:
         if _is_unwritten(error, name) or (failure and _is_stub(failure.kind, failure.message)):
             print(f"{name} is not written yet. Write it in the cell above, run that cell, and then run this one again.")
         elif isinstance(error, CheckFailed):
-            _show(Box(name, (("expected", error.expected), ("got", error.actual), ("hint", error.hint))), error.picture)
+            _show(
+                FailureBox(name, (("expected", error.expected), ("got", error.actual), ("hint", error.hint))),
+                error.picture,
+            )
         elif failure and failure.kind == CheckFailed.__name__:
-            _show(Box(name, (("", failure.message),)))
+            _show(FailureBox(name, (("", failure.message),)))
         elif isinstance(error, RunError):
-            _show(Box(name, (), str(error)))
+            _show(FailureBox(name, (), str(error)))
         else:
-            _show(Box(name, (("", _headline(error)),), _place(error)))
+            _show(FailureBox(name, (("", _headline(error)),), _place(error)))
 
 
 def _is_unwritten(error: BaseException | None, name: str) -> bool:
@@ -162,7 +165,7 @@ def _place(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class Box:
+class FailureBox:
     """What failed, as a notebook shows it under a check: facts with their names, and a report in fixed width."""
 
     name: str
@@ -194,7 +197,7 @@ def _with_code(text: str) -> str:
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text))
 
 
-def _show(box: Box, picture: Callable[[], Drawn] | None = None) -> None:
+def _show(box: FailureBox, picture: Callable[[], Drawn] | None = None) -> None:
     from IPython.display import display
 
     display(box)

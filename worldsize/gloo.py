@@ -25,7 +25,7 @@ MAX_SEGMENT_BYTES = 1 << 20  # kMaxSegmentSize in gloo/allreduce.h and gloo/redu
 
 
 @dataclass(frozen=True)
-class Cost:
+class GlooCost:
     """The seconds that a collective takes, its algorithm, and the most bytes that any rank sends.
 
     `delay_s` is how long it waits for the network's delay and not for its bytes: torch gives a group two threads, so
@@ -38,7 +38,7 @@ class Cost:
     delay_s: float = 0.0
 
 
-def cost(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster) -> Cost:
+def cost(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster) -> GlooCost:
     """The cost of an operation of `pricing.OPS` among at least two ranks; sizes and root are as in `pricing.price`.
 
     On Gloo, torch has no reduce-scatter of its own: it all-reduces and keeps a part.
@@ -48,24 +48,26 @@ def cost(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster) -> 
     return replace(whole, delay_s=max(0.0, whole.time_s - bytes_s))
 
 
-def _cost(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster) -> Cost:
+def _cost(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster) -> GlooCost:
     num_ranks, share = len(ranks), 1 / len(ranks)
     links = _Links.of(op, ranks, cluster)
     if op == "barrier":
-        return Cost(math.ceil(math.log2(num_ranks)) * 2 * links.way_s, "gloo-dissemination", 0.0)
+        return GlooCost(math.ceil(math.log2(num_ranks)) * 2 * links.way_s, "gloo-dissemination", 0.0)
     if op in ("all_reduce", "reduce_scatter"):
         per_rank, segment_bytes = _segments(size_bytes, num_ranks)
         phase_s = _ring_s((num_ranks - 1) * per_rank, segment_bytes, links)
-        return Cost(2 * phase_s, "gloo-ring", 2 * (1 - share) * size_bytes)
+        return GlooCost(2 * phase_s, "gloo-ring", 2 * (1 - share) * size_bytes)
     if op == "all_gather":
-        return Cost(_ring_s(2 * (num_ranks - 1), size_bytes * share / 2, links), "gloo-ring", (1 - share) * size_bytes)
+        return GlooCost(
+            _ring_s(2 * (num_ranks - 1), size_bytes * share / 2, links), "gloo-ring", (1 - share) * size_bytes
+        )
     if op == "reduce":
         return _reduce(size_bytes, ranks, cluster, links)
     if op == "broadcast":
         return _broadcast(size_bytes, num_ranks, links)
     message_bytes = size_bytes if op == "send" else size_bytes * share
     num_sent = num_ranks - 1 if op in ("all_to_all", "scatter") else 1
-    return Cost(2 * links.way_s + message_bytes * links.s_per_byte, "gloo-direct", num_sent * message_bytes)
+    return GlooCost(2 * links.way_s + message_bytes * links.s_per_byte, "gloo-direct", num_sent * message_bytes)
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def _ring_s(num_segments: int, segment_bytes: float, links: _Links) -> float:
     return came_s[-1]
 
 
-def _reduce(size_bytes: float, ranks: Sequence[int], cluster: Cluster, links: _Links) -> Cost:
+def _reduce(size_bytes: float, ranks: Sequence[int], cluster: Cluster, links: _Links) -> GlooCost:
     """A ring until every rank has a part of the sum, then a gather of all parts at the root."""
     num_ranks = len(ranks)
     segment_bytes = min(size_bytes / (2 * num_ranks), MAX_SEGMENT_BYTES)
@@ -130,10 +132,10 @@ def _reduce(size_bytes: float, ranks: Sequence[int], cluster: Cluster, links: _L
     to_root = _Links.of("gather", ranks, cluster)
     gather_s = 2 * to_root.way_s + size_bytes / num_ranks * to_root.s_per_byte
     sent_bytes = num_segments * segment_bytes + size_bytes / num_ranks
-    return Cost(_ring_s(num_segments, segment_bytes, links) + gather_s, "gloo-ring", sent_bytes)
+    return GlooCost(_ring_s(num_segments, segment_bytes, links) + gather_s, "gloo-ring", sent_bytes)
 
 
-def _broadcast(size_bytes: float, num_ranks: int, links: _Links) -> Cost:
+def _broadcast(size_bytes: float, num_ranks: int, links: _Links) -> GlooCost:
     """A binomial tree: a rank that has the data sends it to all of its children at once; all ranks are long ready."""
     has_s = {0: links.way_s}  # when the root hears that the others are ready
     children = {
@@ -144,4 +146,4 @@ def _broadcast(size_bytes: float, num_ranks: int, links: _Links) -> Cost:
         for child in children[rank]:
             has_s[child] = has_s[rank] + len(children[rank]) * size_bytes * links.s_per_byte + links.way_s
     most = max(len(of_rank) for of_rank in children.values())
-    return Cost(max(has_s.values()), "gloo-tree", most * size_bytes)
+    return GlooCost(max(has_s.values()), "gloo-tree", most * size_bytes)

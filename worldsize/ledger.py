@@ -38,7 +38,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Table:
+class PredictionTable:
     """A week's predictions as a table that notebooks display and that prints as text."""
 
     entries: dict[str, Entry]
@@ -123,11 +123,11 @@ class Predictions:
         derived = "" if entry.section is None else f" Section {entry.section} derives it."
         print(f"{name}: {_comparison(entry)}.{derived}")
 
-    def table(self) -> Table:
+    def table(self) -> PredictionTable:
         """This week's predictions beside their results, in the order in which they were asked for."""
         entries = _read(self.path).get(self.week, {})
         names = dict.fromkeys([*self._asked, *entries])
-        return Table({name: entries[name] for name in names if name in entries})
+        return PredictionTable({name: entries[name] for name in names if name in entries})
 
     def _is_open(self, name: str) -> bool:
         """Whether this week's `name` has neither a prediction nor a result."""

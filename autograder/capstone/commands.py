@@ -41,14 +41,14 @@ def run(
     """Compute throughput, days, cost, energy, goodput, the bottleneck, and what more of each resource buys."""
     from autograder.capstone.step_times import cost_of
     from worldsize import capstone
-    from worldsize.capstone.report import Report, verdict
+    from worldsize.capstone.report import DesignReport, verdict
 
     with exit_on_value_error():
         found = capstone.load(design)
         if problems := capstone.check(found):
             errors.print(verdict(found, problems), markup=False, soft_wrap=True)
             raise typer.Exit(1)
-        shown = Report.of(found, cost_of(found))
+        shown = DesignReport.of(found, cost_of(found))
         if to is not None:
             to.write_text(shown.page(), encoding="utf-8")
     console.print(str(shown), markup=False, soft_wrap=True)

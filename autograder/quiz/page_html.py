@@ -11,7 +11,7 @@ from autograder.judging.report import format_points
 from autograder.markdown import bank_text
 from autograder.quiz.key import letter, printed
 from worldsize.quiz import question_text
-from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Picture, Prose, Variant
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Prose, TimelinePicture, Variant
 
 _drawing = Lock()  # matplotlib draws one picture at a time
 
@@ -31,7 +31,7 @@ def inline(markdown: str) -> Markup:
     return Markup(bank_text.inline_html(markdown))
 
 
-def picture(one: Picture | None) -> Markup:
+def picture(one: TimelinePicture | None) -> Markup:
     """The picture of a question; empty without one."""
     if one is None:
         return Markup("")

@@ -15,12 +15,12 @@ from torch.nn import functional
 
 from worldsize import hardware, operators, outages
 from worldsize.models import Transformer, shape
-from worldsize.outages import Job, Status
+from worldsize.outages import Status, TrainingJob
 from worldsize.planning import Plan
 from worldsize.pricing import price
 
 # the job that `policy` decides for; the judge puts others in its place
-JOB = Job(num_nodes=256, stall_s=5, write_s=60, start_s=600, num_spares=8)
+JOB = TrainingJob(num_nodes=256, stall_s=5, write_s=60, start_s=600, num_spares=8)
 LEARNING_RATE, EPS = 3e-3, 1e-3  # of AdamW in `train`
 
 
@@ -35,8 +35,8 @@ def step_s(plan: Plan) -> float | dict[str, float]:
 
 
 # %% policy
-def policy(status: Status) -> outages.Plan | float:
-    """The seconds of training until the next save, or an `outages.Plan` that also says on how many nodes to train.
+def policy(status: Status) -> outages.SavePlan | float:
+    """The seconds of training until the next save, or an `outages.SavePlan` that also says on how many nodes to train.
 
     It decides for `JOB`, which is read anew at each call. Only the status shows how often nodes fail: `num_failures` in
     `time_s`. How long they stay away it does not say; `num_healthy` are those that can be used now. The answer follows

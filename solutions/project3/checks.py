@@ -17,7 +17,7 @@ from worldsize.capstone.design import Design, loads
 from worldsize.capstone.figures import SPAN_S
 from worldsize.check import CheckFailed
 from worldsize.models import Shape
-from worldsize.outages import Failure, Job
+from worldsize.outages import NodeFailure, TrainingJob
 from worldsize.paper import PaperRun
 from worldsize.planning import Plan
 from worldsize.planning.search import plan as plans_of
@@ -424,12 +424,12 @@ class Outages:
     """A job, its failures, and the time that it has."""
 
     what: str
-    job: Job
-    failures: tuple[Failure, ...]
+    job: TrainingJob
+    failures: tuple[NodeFailure, ...]
     span_s: float
 
 
-def drawn_outages(rng, what: str, job: Job, rate: float, away_s: float, span_s: float = 20 * DAY_S) -> Outages:
+def drawn_outages(rng, what: str, job: TrainingJob, rate: float, away_s: float, span_s: float = 20 * DAY_S) -> Outages:
     causes = [
         replace(one, per_node_hour=one.per_node_hour * rate, away_s=away_s) for one in outages.published("Llama 3")
     ]
@@ -450,7 +450,7 @@ def replayed(decisions: Any) -> Any:
         after_s, num_nodes = entry(decided, 0), entry(decided, 1)
         if not isinstance(after_s, float):
             raise TooOften(f"no answer, or more than {MOST_ASKS:,} of them")
-        return outages.Plan(after_s, int(num_nodes) if isinstance(num_nodes, float) and num_nodes >= 1 else None)
+        return outages.SavePlan(after_s, int(num_nodes) if isinstance(num_nodes, float) and num_nodes >= 1 else None)
 
     return policy
 
@@ -477,7 +477,7 @@ def decided_on_rank(student, most_asks, source, jobs):
                 return None
             if kind == 1:
                 num_nodes, stall_s, write_s, start_s, num_spares, _ = values
-                module.JOB = outages.Job(int(num_nodes), stall_s, start_s, write_s, int(num_spares))
+                module.JOB = outages.TrainingJob(int(num_nodes), stall_s, start_s, write_s, int(num_spares))
                 continue
             event, time_s, trained_s, *counts = values
             wanted = module.policy(outages.Status(events[int(event)], time_s, trained_s, *map(int, counts)))
@@ -505,7 +505,7 @@ def decided_on_rank(student, most_asks, source, jobs):
             dist.recv(answer, 1)
             decisions.append(answer.tolist())
             after_s, num_nodes = decisions[-1]
-            return outages.Plan(after_s, None if math.isnan(num_nodes) else int(num_nodes))
+            return outages.SavePlan(after_s, None if math.isnan(num_nodes) else int(num_nodes))
 
         found.append(decisions)
         try:
@@ -516,15 +516,15 @@ def decided_on_rank(student, most_asks, source, jobs):
     return found
 
 
-def reference(job: Job) -> Any:
+def reference(job: TrainingJob) -> Any:
     """The judge's own policy: Young's interval, at the rate seen so far; it grows only where it starts anyway."""
     usual_s = 3600 / sum(one.per_node_hour for one in outages.published("Llama 3")) / job.num_nodes
 
-    def policy(status: Any) -> outages.Plan:
+    def policy(status: Any) -> outages.SavePlan:
         mean_s = (usual_s + status.time_s) / (1 + status.num_failures)
         every_s = max(math.sqrt(2 * max(job.stall_s, 1.0) * mean_s), job.durable_s)
         num_nodes = status.num_nodes if status.event == "saved" else min(job.num_nodes, status.num_healthy)
-        return outages.Plan(every_s, num_nodes)
+        return outages.SavePlan(every_s, num_nodes)
 
     return policy
 
@@ -558,8 +558,8 @@ def check_usual(student, rng):
     grade_policy(
         student,
         [
-            drawn_outages(rng, "1,024 nodes, quick saves", Job(1024, 5, 600, 60, 30), 1, DAY_S),
-            drawn_outages(rng, "64 nodes, saves of five minutes", Job(64, 300, 600, 300, 4), 1, DAY_S),
+            drawn_outages(rng, "1,024 nodes, quick saves", TrainingJob(1024, 5, 600, 60, 30), 1, DAY_S),
+            drawn_outages(rng, "64 nodes, saves of five minutes", TrainingJob(64, 300, 600, 300, 4), 1, DAY_S),
         ],
     )
 
@@ -570,8 +570,8 @@ def check_others(student, rng):
     grade_policy(
         student,
         [
-            drawn_outages(rng, "256 nodes that fail ten times as often", Job(256, 5, 120, 20, 30), 10, DAY_S),
-            drawn_outages(rng, "512 nodes, no spare, slow saves", Job(512, 120, 600, 120, 0), 2, 2 * DAY_S),
+            drawn_outages(rng, "256 nodes that fail ten times as often", TrainingJob(256, 5, 120, 20, 30), 10, DAY_S),
+            drawn_outages(rng, "512 nodes, no spare, slow saves", TrainingJob(512, 120, 600, 120, 0), 2, 2 * DAY_S),
         ],
     )
 
@@ -597,7 +597,7 @@ def is_same_number(before: float, after: Any) -> bool:
 @points(4, cell="check_policy", needs=["check_usual"])
 def check_begins_anew(student, rng):
     """The same status gets the same answer from a program that has just begun, in whatever order it is asked."""
-    one = drawn_outages(rng, "a job", Job(256, 30, 600, 60, 8), 3, DAY_S)
+    one = drawn_outages(rng, "a job", TrainingJob(256, 30, 600, 60, 8), 3, DAY_S)
     decisions, statuses = decided(student, [one])[0], []
     recorded = replayed(decisions)
 

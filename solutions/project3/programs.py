@@ -14,12 +14,12 @@ from torch.nn import functional
 
 from worldsize import hardware, operators, outages
 from worldsize.models import Transformer, shape
-from worldsize.outages import Job, Status
+from worldsize.outages import Status, TrainingJob
 from worldsize.planning import Plan
 from worldsize.pricing import price
 
 # the job that `policy` decides for; the judge puts others in its place
-JOB = Job(num_nodes=256, stall_s=5, write_s=60, start_s=600, num_spares=8)
+JOB = TrainingJob(num_nodes=256, stall_s=5, write_s=60, start_s=600, num_spares=8)
 LEARNING_RATE, EPS = 3e-3, 1e-3  # of AdamW in `train`
 
 
@@ -86,8 +86,8 @@ def step_s(plan: Plan) -> float | dict[str, float]:
 
 
 # %% policy tags=["solution"]
-def policy(status: Status) -> outages.Plan | float:
-    """The seconds of training until the next save, or an `outages.Plan` that also says on how many nodes to train.
+def policy(status: Status) -> outages.SavePlan | float:
+    """The seconds of training until the next save, or an `outages.SavePlan` that also says on how many nodes to train.
 
     It decides for `JOB`, which is read anew at each call. Only the status shows how often nodes fail: `num_failures` in
     `time_s`. How long they stay away it does not say; `num_healthy` are those that can be used now. The answer follows
@@ -99,7 +99,7 @@ def policy(status: Status) -> outages.Plan | float:
     usual_s = 3600 / sum(one.per_node_hour for one in outages.published("Llama 3")) / JOB.num_nodes
     mean_s = (usual_s + status.time_s) / (1 + status.num_failures)
     every_s = math.sqrt(2 * max(JOB.stall_s, 1.0) * mean_s)  # Young 1974
-    return outages.Plan(max(every_s, JOB.durable_s), min(JOB.num_nodes, status.num_healthy))
+    return outages.SavePlan(max(every_s, JOB.durable_s), min(JOB.num_nodes, status.num_healthy))
     ### END SOLUTION
 
 

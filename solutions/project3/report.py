@@ -88,7 +88,7 @@ from worldsize import capstone, draw, hardware, models, outages
 from worldsize.capstone import report, saves
 from worldsize.check import CheckFailed
 from worldsize.course import published_runs
-from worldsize.outages import Job
+from worldsize.outages import TrainingJob
 from worldsize.planning import Plan
 
 DAY_S = 86400
@@ -320,7 +320,7 @@ check_the_design()
 # A job saves, fails and starts again. `policy(status)` says after how many seconds of training it
 # saves next, and on how many nodes it goes on. `JOB` in `programs.py` has the costs of a save and of
 # a start; the judge puts other jobs in its place. How often nodes fail, you see only in the status.
-# `help(outages.Status)` and `help(outages.Plan)` list the fields.
+# `help(outages.Status)` and `help(outages.SavePlan)` list the fields.
 #
 # A save must be whole before the next one begins, so `JOB.durable_s` seconds are the least; a sooner
 # save is refused. In 20 days a policy is asked 8,000 times at most, once in 216 s; the judge's own is
@@ -340,8 +340,8 @@ def check_the_policy():
     parts, found = parts_of_program(), {}
     policy = parts["policy"]
     for what, job, rate in (
-        ("256 nodes", Job(256, 5, 600, 60, 8), 1),
-        ("128 nodes that fail ten times as often", Job(128, 60, 300, 60, 30), 10),
+        ("256 nodes", TrainingJob(256, 5, 600, 60, 8), 1),
+        ("128 nodes that fail ten times as often", TrainingJob(128, 60, 300, 60, 30), 10),
     ):
         policy.__globals__["JOB"] = job
         causes = [

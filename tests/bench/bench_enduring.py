@@ -12,7 +12,7 @@ from figures import Figure
 from worldsize import outages
 
 _HOUR_S, _YEAR_S = 3600, 365 * 86400
-_JOB = outages.Job(1250, stall_s=60, start_s=600)
+_JOB = outages.TrainingJob(1250, stall_s=60, start_s=600)
 
 
 def enduring(scale: float) -> Iterator[Figure]:

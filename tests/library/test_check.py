@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from worldsize import CheckFailed, RunStopped, expect_close, run
-from worldsize.check import TODO, Box, turn
+from worldsize.check import TODO, FailureBox, turn
 
 NAN, INF = float("nan"), float("inf")
 
@@ -167,14 +167,14 @@ def test_failed_check_is_a_box_that_begins_with_not_yet(capsys):
 
 
 def test_box_in_html_is_escaped_and_has_no_colours_of_text():
-    bundle = Box("average", (("expected", "a <b>"), ("hint", "")), "rank 1\n  waits & waits")._repr_mimebundle_()
+    bundle = FailureBox("average", (("expected", "a <b>"), ("hint", "")), "rank 1\n  waits & waits")._repr_mimebundle_()
     assert bundle["text/plain"].startswith("Not yet: average\n  expected: a <b>\n")
     assert "a &lt;b&gt;" in bundle["text/html"] and "waits &amp; waits" in bundle["text/html"]
     assert "Hint" not in bundle["text/html"] and " color:" not in bundle["text/html"]
 
 
 def test_box_in_html_shows_what_stands_in_backticks_as_code():
-    html = Box("average", (("hint", "`a <b>` is kept, ` is not code"),))._repr_mimebundle_()["text/html"]
+    html = FailureBox("average", (("hint", "`a <b>` is kept, ` is not code"),))._repr_mimebundle_()["text/html"]
     assert "<code>a &lt;b&gt;</code> is kept, ` is not code</div>" in html
 
 

@@ -7,10 +7,12 @@ from dataclasses import fields, replace
 import pytest
 
 from worldsize import hardware, pricing
-from worldsize.hardware import Cluster, Gpu, Hop, Host, Link, Route, Storage, cluster, clusters
+from worldsize.hardware import Cluster, Gpu, Hop, Host, Link, Route, StorageSystem, cluster, clusters
 from worldsize.units import GB, US
 
-CATALOGUE = [value for value in vars(hardware).values() if isinstance(value, Gpu | Link | Host | Storage | Cluster)]
+CATALOGUE = [
+    value for value in vars(hardware).values() if isinstance(value, Gpu | Link | Host | StorageSystem | Cluster)
+]
 NIC = Link("NIC", 5 * US, 10 * GB, "made up, 2026")
 PORT = Link("port", 1 * US, 100 * GB, "made up, 2026", kind="nvlink")
 FAT_TREE = Cluster(
@@ -140,8 +142,8 @@ def test_hosts_and_storage_say_what_is_wrong_with_them(changed, change, sentence
     ("transfer", "sentence"),
     [
         ("to host", "fat tree has no host; give host=, a Host such as hardware.HOST_DDR5"),
-        ("read", "fat tree has no shared storage; give shared_storage=, a Storage such as hardware.LUSTRE"),
-        ("write local", "fat tree has no local storage; give local_storage=, a Storage such as hardware.NVME_8"),
+        ("read", "fat tree has no shared storage; give shared_storage=, a StorageSystem such as hardware.LUSTRE"),
+        ("write local", "fat tree has no local storage; give local_storage=, a StorageSystem such as hardware.NVME_8"),
         ("upwards", "a transfer is 'upwards'; it must be one of to host, to device, read, write, read local, write"),
     ],
 )

@@ -8,7 +8,7 @@ from worldsize.quiz import draw, mark
 from worldsize.quiz.answer_form import page
 from worldsize.quiz.bank import load
 from worldsize.quiz.question_text import as_text, png
-from worldsize.quiz.variant import Amount, Picture
+from worldsize.quiz.variant import Amount, TimelinePicture
 
 
 def test_same_seed_gives_the_same_variant_and_others_differ():
@@ -217,7 +217,7 @@ def test_a_figure_shows_every_stream_and_leaves_shares_to_the_reader(monkeypatch
         pictures, "timeline", lambda *given, **options: drawn.append(original(*given, **options)) or drawn[-1]
     )
     events = "0, main, forward, f, 0, 1\n0, communication, communication, all-reduce, 1, 3"
-    png(Picture(events, "A step of one rank", "two bars"))
+    png(TimelinePicture(events, "A step of one rank", "two bars"))
     (picture,) = drawn
     words = [axes.get_title(loc="left") for axes in picture.axes] + [picture.alt]
     assert words == ["A step of one rank", "Timeline (A step of one rank) of 1 rank over 3.00 s."]

@@ -9,7 +9,7 @@ from nbformat import NotebookNode, v4
 
 from worldsize import draw, hardware, units
 from worldsize.draw import Picture
-from worldsize.ledger import Entry, Table
+from worldsize.ledger import Entry, PredictionTable
 from worldsize.memory import Holding, MemoryUse
 from worldsize.timeline import Event, Timeline
 
@@ -155,7 +155,7 @@ def ledger() -> Picture:
         "bytes on the wire": Entry(1e12, 2e6, "B"),
         "failures a day": Entry(5, None),
     }
-    return draw.ledger(Table(entries))
+    return draw.ledger(PredictionTable(entries))
 
 
 def curves() -> Picture:

@@ -17,7 +17,7 @@ from worldsize.bench.program import (
 )
 from worldsize.bench.reference_run import Trained, train_alone
 from worldsize.bench.result_file import Point, Result, Timing, schema
-from worldsize.bench.sample_server import Disturbance, Record, SampleServer, Take
+from worldsize.bench.sample_server import Disturbance, SampleServer, Take, TrainingRecord
 from worldsize.bench.samples import LocalSamples, Samples, open_samples, open_text
 from worldsize.bench.task import Task, TextTask, text_shape
 
@@ -30,7 +30,6 @@ __all__ = [
     "Machine",
     "Point",
     "Program",
-    "Record",
     "RestartPolicy",
     "Result",
     "SampleServer",
@@ -43,6 +42,7 @@ __all__ = [
     "TextTask",
     "Timing",
     "Trained",
+    "TrainingRecord",
     "TrainingResult",
     "TrainingSpec",
     "Trial",

@@ -16,7 +16,7 @@ _NOISE = 0.3  # in standard deviations: images stay readable, and no two are the
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-class Drawn(ABC):
+class DrawnBatches(ABC):
     """The batches of a seed: those of some steps may be drawn ahead of time, so that handing them out costs little."""
 
     def __init__(self, seed: int) -> None:
@@ -40,7 +40,7 @@ class Drawn(ABC):
         return torch.Generator().manual_seed((self._seed * 1_000_003 + step + 1) % (1 << 63))
 
 
-class Batches(Drawn):
+class Batches(DrawnBatches):
     """The global batch of every step: float32 images (B, 1, 8, 8), of CIFAR-10 (B, 3, 32, 32), and int64 labels (B,).
 
     The seed decides which images each batch holds, the noise on each image, and the class that every label stands for.
@@ -61,7 +61,7 @@ class Batches(Drawn):
         return self._images[chosen] + _NOISE * noise, self._labels[chosen]
 
 
-class TextBatches(Drawn):
+class TextBatches(DrawnBatches):
     """The global batch of every step: tokens (B, T) of the course's text, and the token that follows each, both int64.
 
     The seed decides where each sequence begins, and which token stands for each byte of the text.

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from worldsize.bench.batches import Drawn
-from worldsize.bench.sample_server import Disturbance, Record, SampleServer
+from worldsize.bench.batches import DrawnBatches
+from worldsize.bench.sample_server import Disturbance, SampleServer, TrainingRecord
 from worldsize.bench.samples import ADDRESS, lend_folder
 from worldsize.bench.task import Task, TextTask
 from worldsize.check import CheckFailed
@@ -129,11 +129,11 @@ class Trial:
     """One training under observation: what the program returned, and what the sample server saw."""
 
     result: TrainingResult
-    record: Record
-    batches: Drawn
+    record: TrainingRecord
+    batches: DrawnBatches
 
     def recovery_s(self, struck: Disturbance) -> float | None:
-        """Seconds from a disturbance until training was where it had been; see `Record.recovery_s`."""
+        """Seconds from a disturbance until training was where it had been; see `TrainingRecord.recovery_s`."""
         return self.record.recovery_s(struck)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from worldsize.bench.batches import Drawn
+from worldsize.bench.batches import DrawnBatches
 from worldsize.bench.task import Task, TextTask, mean_loss
 
 
@@ -20,7 +20,7 @@ class Trained:
     weights: torch.Tensor
 
 
-def train_alone(task: Task | TextTask, batches: Drawn) -> Trained:
+def train_alone(task: Task | TextTask, batches: DrawnBatches) -> Trained:
     """The training in this process, on one thread: more threads slow small operations, above all on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -30,7 +30,7 @@ def train_alone(task: Task | TextTask, batches: Drawn) -> Trained:
         torch.set_num_threads(threads)
 
 
-def _train(task: Task | TextTask, batches: Drawn) -> Trained:
+def _train(task: Task | TextTask, batches: DrawnBatches) -> Trained:
     model = task.model()
     optimizer = task.optimizer(model)
     initial, losses = flat_weights(model), []

@@ -14,11 +14,11 @@ Scaling = Literal["strong", "weak"]
 Kind = Literal["real", "emulated"]
 
 
-class _Model(BaseModel):
+class _ResultModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Timing(_Model):
+class Timing(_ResultModel):
     """One training that was timed: `window_s` from the first sample of the first timed step to the weights.
 
     The times of an emulated training are the cluster's virtual time. `weights_error` is the distance to the weights of
@@ -47,7 +47,7 @@ class Timing(_Model):
         return self.window_s / self.num_timed_steps
 
 
-class Point(_Model):
+class Point(_ResultModel):
     """One point of a scaling curve: medians over repeats, and the spread between the fastest and the slowest."""
 
     scaling: Scaling
@@ -62,7 +62,7 @@ class Point(_Model):
     num_repeats: int
 
 
-class Result(_Model):
+class Result(_ResultModel):
     """A program's measurement: the machine, the task, every timing, and the curves that follow from them."""
 
     format: Literal["worldsize-benchmark-1"] = "worldsize-benchmark-1"

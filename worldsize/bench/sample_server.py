@@ -81,7 +81,7 @@ class Disturbance:
 
 
 @dataclass
-class Record:
+class TrainingRecord:
     """What was seen of one training: who took what, and the weights that came back (float32, flat).
 
     `saved_before` are the steps before which files were written among the checkpoints; `held_bytes` has by step the
@@ -136,7 +136,7 @@ class SampleServer:
     def __init__(
         self, task: Task | TextTask, seed: int, folder: str, disturbance: Disturbance | Sequence[Disturbance] = ()
     ) -> None:
-        self.task, self.record = task, Record()
+        self.task, self.record = task, TrainingRecord()
         self.disturbances = [disturbance] if isinstance(disturbance, Disturbance) else list(disturbance)
         self._checkpoints: CheckpointFolder | None = None
         self._limited: dict[int, int] = {}  # processes whose files are not to grow, and since which step
@@ -151,7 +151,7 @@ class SampleServer:
         os.chmod(self.address, 0o666)
         self._server.listen(_MAX_CONNECTIONS)
         self._lock = threading.Lock()
-        self._connections: set[_Connection] = set()
+        self._connections: set[_ClientConnection] = set()
         self._processes: dict[int, int] = {}  # process ID -> a handle of the process, of all that have connected
         self._is_closed = False
         self._accepting = threading.Thread(target=self._accept, daemon=True, name="sample server")
@@ -163,7 +163,7 @@ class SampleServer:
                 sock, _ = self._server.accept()
             except OSError:
                 return  # it is closed
-            connection = _Connection(sock)
+            connection = _ClientConnection(sock)
             with self._lock:
                 if self._is_closed or len(self._connections) >= _MAX_CONNECTIONS or not self._add_process(connection):
                     connection.close()
@@ -179,7 +179,7 @@ class SampleServer:
                 connection.thread = thread
                 self._connections.add(connection)  # so `close` finds only what has started
 
-    def _add_process(self, connection: _Connection) -> bool:
+    def _add_process(self, connection: _ClientConnection) -> bool:
         """Keep a handle of a connection's process; False when there are more processes than an honest program has."""
         if connection.pidfd is None:
             return True
@@ -193,7 +193,7 @@ class SampleServer:
         self._processes[connection.process] = os.dup(connection.pidfd)
         return True
 
-    def _serve(self, connection: _Connection) -> None:
+    def _serve(self, connection: _ClientConnection) -> None:
         try:
             while self._answer(connection):
                 pass
@@ -207,7 +207,7 @@ class SampleServer:
                 self._connections.discard(connection)
             connection.close()
 
-    def _answer(self, connection: _Connection) -> bool:
+    def _answer(self, connection: _ClientConnection) -> bool:
         message = framing.receive(connection.sock, 4 * self._num_weights, _MAX_HEADER_BYTES)
         time_s = time.monotonic()
         if message is None:
@@ -260,14 +260,14 @@ class SampleServer:
             return f"samples were asked for more than {_MAX_TAKES} times"
         return ""
 
-    def _hand_out(self, connection: _Connection, take: Take) -> None:
+    def _hand_out(self, connection: _ClientConnection, take: Take) -> None:
         tensors = [one[take.start : take.stop] for one in self.batches.batch(take.step)]
         kinds = [[str(one.dtype).removeprefix("torch."), list(one.shape)] for one in tensors]
         most_bytes = self._room_bytes if take.process in self._limited else 0
         body = b"".join(one.numpy().tobytes() for one in tensors)
         framing.send(connection.sock, "samples", body, kinds=kinds, most_bytes=most_bytes)
 
-    def _borrow(self, connection: _Connection, fds: list[int]) -> bool:
+    def _borrow(self, connection: _ClientConnection, fds: list[int]) -> bool:
         """Take the folder of checkpoints from who starts the program: once, before any rank can offer another."""
         with self._lock:
             is_first = self._checkpoints is None and not self.record.takes and len(self._processes) <= 1
@@ -287,7 +287,7 @@ class SampleServer:
         framing.send(connection.sock, "thanks")
         return True
 
-    def _take_weights(self, connection: _Connection, body: bytes, time_s: float) -> bool:
+    def _take_weights(self, connection: _ClientConnection, body: bytes, time_s: float) -> bool:
         if len(body) != 4 * self._num_weights:
             framing.send(
                 connection.sock, "refused", reason=f"{self._num_weights} float32 weights are due, not {len(body)} bytes"
@@ -317,7 +317,7 @@ class SampleServer:
             return ours
         return None
 
-    def _disturb(self, connection: _Connection, struck: Disturbance) -> bool:
+    def _disturb(self, connection: _ClientConnection, struck: Disturbance) -> bool:
         """Do to the process that asked, or to its checkpoints, what is due; True when it is answered all the same."""
         if struck.kind == "stall":
             self._stall(connection, struck)
@@ -352,7 +352,7 @@ class SampleServer:
         with self._lock:
             self._limited = {number: step for number, handle in self._processes.items() if not _has_ended(handle)}
 
-    def _stall(self, connection: _Connection, struck: Disturbance) -> None:
+    def _stall(self, connection: _ClientConnection, struck: Disturbance) -> None:
         connection.signal(signal.SIGSTOP)
         with self._lock:
             others = [handle for number, handle in self._processes.items() if number != connection.process]
@@ -410,7 +410,7 @@ class _Impossible(Exception):
     """A disturbance that the training gives no occasion for; the text says why."""
 
 
-class _Connection:
+class _ClientConnection:
     """A connection, and a handle of the process that made it, which no other process takes over, unlike an ID."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from worldsize import framing
-from worldsize.bench.batches import Batch, Batches, Drawn, Images, TextBatches
+from worldsize.bench.batches import Batch, Batches, DrawnBatches, Images, TextBatches
 from worldsize.bench.reference_run import flat_weights
 from worldsize.launch.worker.spans import span
 
@@ -27,7 +27,7 @@ ADDRESS = "WORLDSIZE_FEED"  # the socket of the harness, in the environment of e
 class LocalSamples:
     """Samples drawn in this process, for a program that is not measured."""
 
-    def __init__(self, batches: Drawn) -> None:
+    def __init__(self, batches: DrawnBatches) -> None:
         self._batches = batches
 
     def take(self, step: int, start: int, stop: int) -> Batch:

@@ -176,7 +176,7 @@ def _until(budget_s: float, is_alone: bool = False) -> Iterator[None]:
 
 def phases(budget_s: float) -> list[dict[str, Any]]:
     """The seconds of each phase of training steps of several widths, and the operators that it has."""
-    steps = [_Step(*one) for one in STEPS]
+    steps = [_TrainingStep(*one) for one in STEPS]
     found: list[dict[str, Any]] = []
     for step in steps:
         for name, phase in step.phases.items():
@@ -191,7 +191,7 @@ def phases(budget_s: float) -> list[dict[str, Any]]:
     return found
 
 
-class _Step:
+class _TrainingStep:
     """A training step of a small network in its three phases."""
 
     def __init__(self, width: int, batch: int, num_steps: int) -> None:

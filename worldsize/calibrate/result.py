@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from worldsize import gloo, hardware
 from worldsize.calibrate import fits
-from worldsize.hardware import HOST, Cluster, Gpu, Link, Storage, Timed, Timings
+from worldsize.hardware import HOST, Cluster, Gpu, Link, StorageSystem, Timed, Timings
 from worldsize.units import format_bytes, format_time_s, significant
 
 if TYPE_CHECKING:
@@ -107,11 +107,11 @@ class Calibration:
         return self._link_of(latency_s, bytes_per_s)
 
     @cached_property
-    def storage(self) -> Storage:
+    def storage(self) -> StorageSystem:
         """The folder's disk by `torch.save` until all is on it, and by `torch.load` from it."""
         write_s, write = fits.line([(row["size_bytes"], best_s(row)) for row in self.measured["write"]])
         _, read = fits.line([(row["size_bytes"], best_s(row)) for row in self.measured["read"]])
-        return Storage(f"the disk of {self.machine}", read, write, write_s, self._source)
+        return StorageSystem(f"the disk of {self.machine}", read, write, write_s, self._source)
 
     def _link_of(self, latency_s: float, bytes_per_s: float) -> Link:
         return Link(f"Gloo on {self.machine}", latency_s, bytes_per_s, self._source, kind="tcp")
@@ -257,7 +257,7 @@ def best_s(row: Mapping[str, Any]) -> float:
     return min(row["times_s"])
 
 
-def _cluster(world_size: int, gpu: Gpu, link: Link | None, storage: Storage | None) -> Cluster:
+def _cluster(world_size: int, gpu: Gpu, link: Link | None, storage: StorageSystem | None) -> Cluster:
     return Cluster(
         name=gpu.name.removeprefix("a rank of "),
         gpu=gpu,

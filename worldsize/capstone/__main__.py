@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     if problems := capstone.check(design, policy=programs.policy):
         return _say(design, problems)
     cost = _cost(design, programs, options.record)
-    found = report.Report.of(design, cost, programs.policy)
+    found = report.DesignReport.of(design, cost, programs.policy)
     print(found)
     if options.to is not None:
         options.to.write_text(found.page(), encoding="utf-8")

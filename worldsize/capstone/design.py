@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from worldsize import hardware, models
-from worldsize.hardware import Cluster, FatTree, Level, Rent, Storage, Switch
+from worldsize.hardware import Cluster, FatTree, Level, Rent, StorageSystem, Switch
 from worldsize.models import Shape
 from worldsize.planning import Plan
 from worldsize.planning.memory_estimate import OPTIMIZER_BYTES, WEIGHT_BYTES
@@ -108,7 +108,7 @@ class Store(Section):
     capacity_bytes: Amount
 
 
-class Layout(Section):
+class ParallelLayout(Section):
     """The fields of a `planning.Plan`."""
 
     dp: Count
@@ -219,7 +219,7 @@ class Design(Section):
     nodes: Nodes
     network: Network | None = None
     storage: Store
-    plan: Layout
+    plan: ParallelLayout
     software: Software
     checkpoint: Checkpoint
     failures: Failures
@@ -254,8 +254,8 @@ class Design(Section):
         return replace(found, **changed)
 
     @property
-    def _storage(self) -> Storage:
-        return Storage(
+    def _storage(self) -> StorageSystem:
+        return StorageSystem(
             "the design's store",
             self.storage.node_read_bytes_per_s,
             self.storage.node_write_bytes_per_s,

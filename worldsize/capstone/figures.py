@@ -10,8 +10,8 @@ from functools import lru_cache
 from worldsize import outages
 from worldsize.capstone import bill, saves
 from worldsize.capstone.design import Design
-from worldsize.outages import Cause, Endured, Failure, Job, Policy
-from worldsize.planning import Plan, Priced
+from worldsize.outages import Cause, Endured, NodeFailure, Policy, TrainingJob
+from worldsize.planning import Plan, PricedPlan
 from worldsize.planning.memory_estimate import held
 from worldsize.planning.search import Cost, price
 from worldsize.timeline import Timeline
@@ -70,7 +70,7 @@ class Figures:
     @property
     def mfu_fraction(self) -> float:
         """While it trains."""
-        return Priced(self.design.layout, self.step_s, self.parts, 0.0).mfu_fraction
+        return PricedPlan(self.design.layout, self.step_s, self.parts, 0.0).mfu_fraction
 
     @property
     def held_bytes(self) -> float:
@@ -149,14 +149,16 @@ def run(
 
 
 @lru_cache(maxsize=1024)
-def _endured(every_s: float, job: Job, num_nodes: int, rates: tuple[Cause, ...], span_s: float, seed: int) -> Endured:
+def _endured(
+    every_s: float, job: TrainingJob, num_nodes: int, rates: tuple[Cause, ...], span_s: float, seed: int
+) -> Endured:
     """What the job makes of its failures, which many designs of a sweep have in common; without its long timeline."""
     endured = outages.endure(every_s, job, _failures(num_nodes, rates, span_s, seed), span_s)
     return replace(endured, timeline=Timeline([]))
 
 
 @lru_cache(maxsize=64)
-def _failures(num_nodes: int, rates: tuple[Cause, ...], span_s: float, seed: int) -> tuple[Failure, ...]:
+def _failures(num_nodes: int, rates: tuple[Cause, ...], span_s: float, seed: int) -> tuple[NodeFailure, ...]:
     """Failures drawn for a power of two of nodes: a design with one node more has the same ones and those of the node.
 
     So what a node more buys is not drowned in chance.

@@ -23,7 +23,7 @@ _LEAST_SHARE = 0.0005  # of the time, that is shown
 
 
 @dataclass(frozen=True)
-class Report:
+class DesignReport:
     """A design's figures with what they follow from; it prints as tables, and notebooks show it with pictures."""
 
     figures: Figures
@@ -31,7 +31,7 @@ class Report:
     saves: Picture
 
     @classmethod
-    def of(cls, design: Design, cost: Cost, policy: Policy | None = None) -> Report:
+    def of(cls, design: Design, cost: Cost, policy: Policy | None = None) -> DesignReport:
         """Run a design, and everything that is shown of it.
 
         Raises:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from worldsize import outages
 from worldsize.capstone.design import Design
-from worldsize.outages import Cause, Job
+from worldsize.outages import Cause, TrainingJob
 
 
 def write_s(design: Design) -> float:
@@ -37,9 +37,9 @@ def start_s(design: Design) -> float:
     return design.failures.restart_s + design.checkpoint_bytes / rate
 
 
-def job(design: Design) -> Job:
+def job(design: Design) -> TrainingJob:
     """The design as a job that can fail."""
-    return Job(
+    return TrainingJob(
         design.nodes.num_nodes,
         stall_s=stall_s(design),
         start_s=start_s(design),

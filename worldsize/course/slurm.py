@@ -67,7 +67,7 @@ def missing() -> list[str]:
     return sorted({package for program, package in PROGRAMS.items() if not _path(program)})
 
 
-class Cluster:
+class SlurmCluster:
     """Slurm with `num_nodes` nodes named n1, n2, ... of one core each, in a folder of its own.
 
     Raises:
@@ -82,7 +82,7 @@ class Cluster:
         self._partition = partition
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> SlurmCluster:
         try:
             self._start()
         except BaseException:

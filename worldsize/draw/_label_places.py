@@ -56,7 +56,7 @@ class Leader(NamedTuple):
     end: Point
 
 
-class Place(NamedTuple):
+class LabelPlace(NamedTuple):
     """Where a label lies, and the line to it; none where it lies beside its point."""
 
     box: Box
@@ -64,7 +64,7 @@ class Place(NamedTuple):
     cost: float
 
 
-def place_labels(points: Sequence[Point], sizes: Sequence[Size], frame: Box, radius: float) -> list[Place] | None:
+def place_labels(points: Sequence[Point], sizes: Sequence[Size], frame: Box, radius: float) -> list[LabelPlace] | None:
     """A place for the label of each point, whose mark has this radius; None where there is no room for all.
 
     Of several orders in which labels choose the nearest place that is still free, the one with the shortest ways wins.
@@ -84,7 +84,7 @@ def place_labels(points: Sequence[Point], sizes: Sequence[Size], frame: Box, rad
     return None
 
 
-def _orders(points: Sequence[Point], choices: Sequence[Sequence[Place]]) -> list[list[int]]:
+def _orders(points: Sequence[Point], choices: Sequence[Sequence[LabelPlace]]) -> list[list[int]]:
     numbers = list(range(len(points)))
     return [
         sorted(numbers, key=lambda number: len(choices[number])),
@@ -99,8 +99,8 @@ def _crowd(number: int, points: Sequence[Point]) -> float:
     return sum(1 / (10 + math.dist(points[number], other)) for other in points)
 
 
-def _place_in_order(order: Sequence[int], choices: Sequence[Sequence[Place]]) -> list[Place] | None:
-    placed: dict[int, Place] = {}
+def _place_in_order(order: Sequence[int], choices: Sequence[Sequence[LabelPlace]]) -> list[LabelPlace] | None:
+    placed: dict[int, LabelPlace] = {}
     for number in order:
         free = (place for place in choices[number] if not any(_collide(place, other) for other in placed.values()))
         place = next(free, None)
@@ -110,16 +110,16 @@ def _place_in_order(order: Sequence[int], choices: Sequence[Sequence[Place]]) ->
     return [placed[number] for number in range(len(choices))]
 
 
-def _place_in_turn(order: Sequence[int], choices: Sequence[Sequence[Place]]) -> list[Place] | None:
+def _place_in_turn(order: Sequence[int], choices: Sequence[Sequence[LabelPlace]]) -> list[LabelPlace] | None:
     """Places in which every label may push away others; whichever is pushed away often becomes ever harder to push."""
-    placed: dict[int, Place] = {}
+    placed: dict[int, LabelPlace] = {}
     weights = [_CROSSED] * len(choices)
     waiting = list(order)
     for _ in range(_MOST_TURNS * len(choices)):
         if not waiting:
             return [placed[number] for number in range(len(choices))]
         number = waiting.pop(0)
-        best: tuple[float, Place, list[int]] | None = None
+        best: tuple[float, LabelPlace, list[int]] | None = None
         for place in choices[number]:
             if best and place.cost >= best[0]:
                 break
@@ -137,7 +137,7 @@ def _place_in_turn(order: Sequence[int], choices: Sequence[Sequence[Place]]) -> 
     return None
 
 
-def _collide(one: Place, other: Place) -> bool:
+def _collide(one: LabelPlace, other: LabelPlace) -> bool:
     """True when a label or its leader is in the way of the other label or its leader."""
     if one.box.grown(_CLEARANCE).overlaps(other.box) or (
         one.leader and _meets(one.leader, other.box.grown(_CLEARANCE))
@@ -150,7 +150,7 @@ def _collide(one: Place, other: Place) -> bool:
 
 def _choices(
     number: int, points: Sequence[Point], size: Size, frame: Box, radius: float, is_anywhere: bool
-) -> list[Place]:
+) -> list[LabelPlace]:
     """The places where this label is within the frame and on no point, best first."""
     point = points[number]
     marks = [Box(x, y, x, y).grown(radius) for x, y in points]
@@ -163,7 +163,7 @@ def _choices(
         leader = None if cost < len(_SIDES) else _leader(point, box, radius)
         num_crossed = sum(_distance(leader, other) < radius + _CLEARANCE / 2 for other in others) if leader else 0
         is_ambiguous = not leader and any(math.dist(box.nearest(other), other) < 2.5 * radius for other in others)
-        found.append(Place(box, leader, cost + _AMBIGUOUS * is_ambiguous + _CROSSED * num_crossed))
+        found.append(LabelPlace(box, leader, cost + _AMBIGUOUS * is_ambiguous + _CROSSED * num_crossed))
     return sorted(found, key=lambda place: place.cost)
 
 

@@ -25,7 +25,7 @@ class DeviceMesh(Protocol):
 
 
 @dataclass(frozen=True)
-class Mesh:
+class RankMesh:
     """Axis sizes by name, and the ranks in row-major order: the last axis varies fastest."""
 
     sizes: dict[str, int]
@@ -73,7 +73,7 @@ class Mesh:
         return place[0], place[1]
 
 
-def mesh_of(axes: Mapping[str, int] | DeviceMesh) -> Mesh:
+def mesh_of(axes: Mapping[str, int] | DeviceMesh) -> RankMesh:
     """The mesh of these axes, or of torch's DeviceMesh with its own ranks.
 
     Raises:
@@ -88,7 +88,7 @@ def mesh_of(axes: Mapping[str, int] | DeviceMesh) -> Mesh:
     num_ranks = math.prod(sizes.values())
     if not sizes or min(sizes.values()) < 1 or num_ranks > MOST_RANKS:
         raise ValueError(f'A mesh has 1 to {MOST_RANKS} ranks, as in {{"dp": 2, "tp": 4}}; got {sizes}.')
-    return Mesh(sizes, ranks or list(range(num_ranks)))
+    return RankMesh(sizes, ranks or list(range(num_ranks)))
 
 
 def rectangles(places: Sequence[Place]) -> list[tuple[Place, Place]]:

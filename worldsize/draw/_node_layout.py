@@ -12,7 +12,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from worldsize import units
-from worldsize.hardware import Cluster, Dragonfly, FatTree, Storage
+from worldsize.hardware import Cluster, Dragonfly, FatTree, StorageSystem
 
 Point = tuple[float, float]
 
@@ -29,7 +29,7 @@ _SLOT = 0.27  # of a column: how far left of a GPU's middle its link to the host
 _STEP_IN = 0.24  # between the host and its storage
 
 
-class Part(NamedTuple):
+class NodePart(NamedTuple):
     """A box: its middle, its size, and what is written in it."""
 
     x: float
@@ -48,7 +48,7 @@ class Part(NamedTuple):
         return self.y + self.height / 2
 
 
-class Line(NamedTuple):
+class LinkLine(NamedTuple):
     """A link, or `num_links` of them, between two parts."""
 
     points: tuple[Point, ...]
@@ -56,7 +56,7 @@ class Line(NamedTuple):
     num_links: int = 1
 
 
-class Row(NamedTuple):
+class RowLabel(NamedTuple):
     """What is written beside a row of parts or of links."""
 
     y: float
@@ -65,13 +65,13 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Layout:
+class NodeLayout:
     """All parts by name, all links, and the names of the rows."""
 
     cluster: Cluster
-    parts: dict[str, Part] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    parts: dict[str, NodePart] = field(default_factory=dict)
+    lines: list[LinkLine] = field(default_factory=list)
+    rows: list[RowLabel] = field(default_factory=list)
     height: float = 0.0
 
     @property
@@ -124,16 +124,16 @@ class Layout:
         angles = [math.pi * step / (num_points - 1) for step in range(num_points)]
         return tuple(((x0 + x1) / 2 - (x1 - x0) / 2 * math.cos(a), top - height * math.sin(a)) for a in angles)
 
-    def bar(self, name: str, y: float, text: str, height: float = _BAR_IN, right: float | None = None) -> Part:
+    def bar(self, name: str, y: float, text: str, height: float = _BAR_IN, right: float | None = None) -> NodePart:
         """Add a part that is as wide as the node."""
         end = self.right if right is None else right
-        self.parts[name] = Part((self.left + end) / 2, y, end - self.left, height, text, name)
+        self.parts[name] = NodePart((self.left + end) / 2, y, end - self.left, height, text, name)
         return self.parts[name]
 
 
-def layout_of(cluster: Cluster) -> Layout:
+def layout_of(cluster: Cluster) -> NodeLayout:
     """The places of everything that a cluster's description says of a node and of what it is joined to."""
-    layout = Layout(cluster)
+    layout = NodeLayout(cluster)
     y = _add_network(layout, 0.0)
     y = _add_gpus(layout, y)
     y = _add_intra(layout, y)
@@ -161,7 +161,7 @@ def network_name(cluster: Cluster) -> str:
     return f"leaf switches, {rails}{_ratio(cluster.oversubscription)}"
 
 
-def store_name(store: Storage) -> str:
+def store_name(store: StorageSystem) -> str:
     """A store with its rates, in words."""
     text = f"{store.name}: reads {rate(store.read_bytes_per_s)}, writes {rate(store.write_bytes_per_s)}"
     if store.total_read_bytes_per_s and store.total_write_bytes_per_s:
@@ -174,7 +174,7 @@ def _ratio(oversubscription: float) -> str:
     return f", {oversubscription:g}:1" if oversubscription != 1 else ""
 
 
-def _add_network(layout: Layout, y: float) -> float:
+def _add_network(layout: NodeLayout, y: float) -> float:
     cluster = layout.cluster
     if cluster.inter is None:
         return y
@@ -182,14 +182,14 @@ def _add_network(layout: Layout, y: float) -> float:
     store = cluster.shared_storage
     if store and store.is_on_nics:
         bar = layout.bar("shared", y + _TALL_IN / 2, store_name(store), _TALL_IN, end)
-        layout.rows.append(Row(bar.y, "shared storage", True))
+        layout.rows.append(RowLabel(bar.y, "shared storage", True))
         y = bar.bottom + _STEP_IN
-        layout.lines.append(Line(((bar.x, bar.bottom), (bar.x, y)), "network"))
+        layout.lines.append(LinkLine(((bar.x, bar.bottom), (bar.x, y)), "network"))
     network = layout.bar("network", y + _BAR_IN / 2, network_name(cluster), right=end)
-    layout.rows.append(Row(network.y, f"network of {cluster.num_nodes} node{'s' * (cluster.num_nodes > 1)}", True))
+    layout.rows.append(RowLabel(network.y, f"network of {cluster.num_nodes} node{'s' * (cluster.num_nodes > 1)}", True))
     y = network.bottom + _GAP_IN
     layout.rows.append(
-        Row(
+        RowLabel(
             network.bottom + _GAP_IN / 2,
             f"{cluster.inter.name}\n{rate(cluster.inter.bandwidth_bytes_per_s)} a NIC",
             False,
@@ -198,40 +198,42 @@ def _add_network(layout: Layout, y: float) -> float:
     for nic in range(cluster.nics_per_node):
         x = mean(map(layout.gpu_x, layout.gpus_of(nic)))
         text = f"nic{nic}" if layout.column > _NARROW_IN else f"{nic}"
-        part = Part(x, y + _PART_IN / 2, 0.62 * layout.column, _PART_IN, text, "nic")
+        part = NodePart(x, y + _PART_IN / 2, 0.62 * layout.column, _PART_IN, text, "nic")
         layout.parts[f"nic{nic}"] = part
-        layout.lines.append(Line(((x, network.bottom), (x, part.top)), "network"))
-    layout.rows.append(Row(y + _PART_IN / 2, f"{cluster.nics_per_node} NIC{'s' * (cluster.nics_per_node > 1)}", True))
+        layout.lines.append(LinkLine(((x, network.bottom), (x, part.top)), "network"))
+    layout.rows.append(
+        RowLabel(y + _PART_IN / 2, f"{cluster.nics_per_node} NIC{'s' * (cluster.nics_per_node > 1)}", True)
+    )
     is_fan = cluster.is_switched and cluster.nics_per_node < cluster.gpus_per_node
     return y + _PART_IN + (_FAN_IN if is_fan else 0.26)
 
 
-def _add_gpus(layout: Layout, y: float) -> float:
+def _add_gpus(layout: NodeLayout, y: float) -> float:
     cluster, mesh = layout.cluster, layout.cluster.mesh
     if mesh:
         most = max(map(max, mesh.num_links))
         many = f", up to {most} a pair" if most > 1 else ""
         text = f"{mesh.link.name}{many}\n{rate(mesh.link.bandwidth_bytes_per_s)} a link"
-        layout.rows.append(Row(y + _ARCS_IN / 2, text, False))
+        layout.rows.append(RowLabel(y + _ARCS_IN / 2, text, False))
         y += _ARCS_IN
     for gpu in range(cluster.gpus_per_node):
         text = f"gpu{gpu}" if layout.column > _NARROW_IN else f"{gpu}"
-        layout.parts[f"gpu{gpu}"] = Part(
+        layout.parts[f"gpu{gpu}"] = NodePart(
             layout.gpu_x(gpu), y + _PART_IN / 2, 0.76 * layout.column, _PART_IN, text, "gpu"
         )
-    layout.rows.append(Row(y + _PART_IN / 2, f"{cluster.gpus_per_node} × {cluster.gpu.name}", True))
+    layout.rows.append(RowLabel(y + _PART_IN / 2, f"{cluster.gpus_per_node} × {cluster.gpu.name}", True))
     for i, j in combinations(range(cluster.gpus_per_node), 2) if mesh else ():
         if mesh and mesh.num_links[i][j]:
-            layout.lines.append(Line(layout.arc(i, j), "gpus", mesh.num_links[i][j]))
+            layout.lines.append(LinkLine(layout.arc(i, j), "gpus", mesh.num_links[i][j]))
     if cluster.is_switched:
         for nic in range(cluster.nics_per_node if cluster.inter else 0):
             part = layout.parts[f"nic{nic}"]
             for one in layout.gpus_of(nic):
-                layout.lines.append(Line(((part.x, part.bottom), (layout.gpu_x(one), y)), "pcie"))
+                layout.lines.append(LinkLine(((part.x, part.bottom), (layout.gpu_x(one), y)), "pcie"))
     return y + _PART_IN
 
 
-def _add_intra(layout: Layout, y: float) -> float:
+def _add_intra(layout: NodeLayout, y: float) -> float:
     """Add what joins all GPUs of the node, unless it is their host."""
     cluster, intra = layout.cluster, layout.cluster.intra
     if intra.kind == "pcie" and cluster.is_switched and cluster.host:
@@ -244,19 +246,19 @@ def _add_intra(layout: Layout, y: float) -> float:
     elif intra.kind == "pcie":
         name, heading, text = "pcie", "PCIe", "where GPUs without a link between them meet"
     gap = _GAP_IN if intra.kind == "nvlink" else _PORT_IN
-    layout.rows.append(Row(y + gap / 2, f"{intra.name}\n{rate(intra.bandwidth_bytes_per_s)} a GPU", False))
+    layout.rows.append(RowLabel(y + gap / 2, f"{intra.name}\n{rate(intra.bandwidth_bytes_per_s)} a GPU", False))
     bar = layout.bar(name, y + gap + _BAR_IN / 2, text)
-    layout.rows.append(Row(bar.y, heading, True))
+    layout.rows.append(RowLabel(bar.y, heading, True))
     kind = "gpus" if intra.kind == "nvlink" else "pcie"
     for gpu in range(cluster.gpus_per_node):
-        layout.lines.append(Line(((layout.gpu_x(gpu), y), (layout.gpu_x(gpu), bar.top)), kind))
+        layout.lines.append(LinkLine(((layout.gpu_x(gpu), y), (layout.gpu_x(gpu), bar.top)), kind))
     if name == "bridge" and cluster.inter:
         for nic in range(cluster.nics_per_node):
-            layout.lines.append(Line(layout.nic_to_bridge(nic), "pcie"))
+            layout.lines.append(LinkLine(layout.nic_to_bridge(nic), "pcie"))
     return bar.bottom
 
 
-def _add_host(layout: Layout, y: float) -> float:
+def _add_host(layout: NodeLayout, y: float) -> float:
     cluster, host = layout.cluster, layout.cluster.host
     if host is None:
         return y
@@ -264,29 +266,29 @@ def _add_host(layout: Layout, y: float) -> float:
     if cluster.intra.kind == "pcie" and cluster.is_switched:
         messages = f"{cluster.intra.name}, {rate(cluster.intra.bandwidth_bytes_per_s)} a GPU"
         gap, copies = _PORT_IN, f"{messages}\n{rate(host.link.bandwidth_bytes_per_s)} for copies to the host"
-    layout.rows.append(Row(y + gap / 2, copies, False))
+    layout.rows.append(RowLabel(y + gap / 2, copies, False))
     start, y = y, y + gap
     if host.gpus_per_uplink > 1:
         _add_uplinks(layout, y)
         y += _PART_IN + _GAP_IN
     text = f"{host.name}: {units.format_as('x_bytes', host.memory_bytes)}, {rate(host.memory_bandwidth_bytes_per_s)}"
     bar = layout.bar("host", y + _BAR_IN / 2, text)
-    layout.rows.append(Row(bar.y, "host: CPUs and memory", True))
+    layout.rows.append(RowLabel(bar.y, "host: CPUs and memory", True))
     if "bridge" in layout.parts:
-        layout.lines.append(Line(((bar.x, start), (bar.x, bar.top)), "pcie", 2))
+        layout.lines.append(LinkLine(((bar.x, start), (bar.x, bar.top)), "pcie", 2))
         return bar.bottom
     for gpu in range(cluster.gpus_per_node):
         uplink = layout.uplink_of(gpu)
         end = layout.parts[uplink].top if uplink else bar.top
         begin = start if "pcie" in layout.parts else layout.parts["gpu0"].bottom
-        layout.lines.append(Line(((layout.host_x(gpu), begin), (layout.host_x(gpu), end)), "pcie"))
+        layout.lines.append(LinkLine(((layout.host_x(gpu), begin), (layout.host_x(gpu), end)), "pcie"))
     for name in {layout.uplink_of(gpu) for gpu in range(cluster.gpus_per_node)} - {""}:
         part = layout.parts[name]
-        layout.lines.append(Line(((part.x, part.bottom), (part.x, bar.top)), "pcie"))
+        layout.lines.append(LinkLine(((part.x, part.bottom), (part.x, bar.top)), "pcie"))
     return bar.bottom
 
 
-def _add_uplinks(layout: Layout, y: float) -> None:
+def _add_uplinks(layout: NodeLayout, y: float) -> None:
     cluster, host = layout.cluster, layout.cluster.host
     assert host is not None
     for first in range(0, cluster.gpus_per_node, host.gpus_per_uplink):
@@ -294,13 +296,13 @@ def _add_uplinks(layout: Layout, y: float) -> None:
         width = (len(gpus) - 0.3) * layout.column
         text = "PCIe switch" if width > 0.9 else "PCIe"
         name = f"uplink{first // host.gpus_per_uplink}"
-        layout.parts[name] = Part(mean(map(layout.gpu_x, gpus)), y + _PART_IN / 2, width, _PART_IN, text, "uplink")
-    layout.rows.append(Row(y + _PART_IN / 2, "PCIe switches", True))
+        layout.parts[name] = NodePart(mean(map(layout.gpu_x, gpus)), y + _PART_IN / 2, width, _PART_IN, text, "uplink")
+    layout.rows.append(RowLabel(y + _PART_IN / 2, "PCIe switches", True))
     shared = f"uplink: {rate(host.link.bandwidth_bytes_per_s)}\nfor {host.gpus_per_uplink} GPUs together"
-    layout.rows.append(Row(y + _PART_IN + _GAP_IN / 2, shared, False))
+    layout.rows.append(RowLabel(y + _PART_IN + _GAP_IN / 2, shared, False))
 
 
-def _add_storage(layout: Layout, y: float) -> float:
+def _add_storage(layout: NodeLayout, y: float) -> float:
     cluster = layout.cluster
     for name, store, heading in (
         ("local", cluster.local_storage, "the node's drives"),
@@ -314,9 +316,9 @@ def _add_storage(layout: Layout, y: float) -> float:
         text, height = store_name(store), _PART_IN if is_local else _TALL_IN
         y += _STEP_IN if is_local or "local" in layout.parts else _PORT_IN
         bar = layout.bar(name, y + height / 2, text, height, end)
-        layout.rows.append(Row(bar.y, heading, True))
+        layout.rows.append(RowLabel(bar.y, heading, True))
         above = layout.parts.get("host")
         if above:
-            layout.lines.append(Line(((x, above.bottom), (x, bar.top)), "storage"))
+            layout.lines.append(LinkLine(((x, above.bottom), (x, bar.top)), "storage"))
         y = bar.bottom
     return y if y == layout.parts.get("shared", layout.parts["gpu0"]).bottom else y + FRAME_IN

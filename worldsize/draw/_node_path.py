@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from worldsize.draw._node_layout import Layout, Point
+from worldsize.draw._node_layout import NodeLayout, Point
 from worldsize.hardware import Cluster, Hop
 
 _STORES = {"storage": "shared", "drives": "local"}  # an end of a path, and the part of the picture
@@ -16,7 +16,7 @@ _BESIDE_IN = 0.2
 
 
 @dataclass(frozen=True)
-class End:
+class PathEnd:
     """An end of a path: a GPU, which may be on another node, or the host or a store of node 0."""
 
     name: str
@@ -44,7 +44,7 @@ class Way:
     cluster: Cluster
     legs: list[Leg]
     latency_s: float
-    peer: End | None = None
+    peer: PathEnd | None = None
 
     @cached_property
     def rates(self) -> list[tuple[Hop, float]]:
@@ -59,7 +59,7 @@ class Way:
         return [hop.name for hop, rate in self.rates if rate == least]
 
 
-def way(layout: Layout, path: Sequence[str], peer_x: float) -> Way:
+def way(layout: NodeLayout, path: Sequence[str], peer_x: float) -> Way:
     """The way between two ends, such as ("gpu0", "gpu5"), ("gpu0", "node1.gpu0"), ("storage", "gpu3").
 
     Raises:
@@ -86,9 +86,9 @@ def way(layout: Layout, path: Sequence[str], peer_x: float) -> Way:
     return Way(cluster, _reversed(legs) if is_back else legs, route.latency_s, peer)
 
 
-def _end(name: str, cluster: Cluster) -> End:
+def _end(name: str, cluster: Cluster) -> PathEnd:
     if name in ("host", *_STORES):
-        return End(name)
+        return PathEnd(name)
     if not (found := re.fullmatch(r"(?:node(\d+)\.)?gpu(\d+)", str(name))):
         raise ValueError(f'{name!r} is no end of a path; give "gpu0", "node1.gpu0", "host", "storage" or "drives".')
     node, gpu = int(found[1] or 0), int(found[2])
@@ -97,10 +97,10 @@ def _end(name: str, cluster: Cluster) -> End:
             f"{cluster.name} has no {name}; it has {cluster.num_nodes} node{'s' * (cluster.num_nodes > 1)} of "
             f"{cluster.gpus_per_node} GPUs, counted from 0 in each node."
         )
-    return End(name, gpu, node)
+    return PathEnd(name, gpu, node)
 
 
-def _within_node(layout: Layout, src: int, dst: int, hops: Sequence[Hop]) -> list[Leg]:
+def _within_node(layout: NodeLayout, src: int, dst: int, hops: Sequence[Hop]) -> list[Leg]:
     if hops[0].kind == "link":
         ends = [[int(gpu) for gpu in re.findall(r"\d+", hop.name)] for hop in hops]
         return [Leg(list(layout.arc(*pair)), [hop]) for pair, hop in zip(ends, hops, strict=True)]
@@ -109,7 +109,7 @@ def _within_node(layout: Layout, src: int, dst: int, hops: Sequence[Hop]) -> lis
     return [Leg(up, [out]), Leg([up[-1], down[-1]], between), Leg(down[::-1], [into])]
 
 
-def _to_joint(layout: Layout, gpu: int, other: int) -> list[Point]:
+def _to_joint(layout: NodeLayout, gpu: int, other: int) -> list[Point]:
     """From a GPU to what joins it to another: a switch, a bridge, or the PCIe switch or host above both."""
     parts = layout.parts
     names = [name for name in ("switch", "bridge", "pcie") if name in parts]
@@ -124,7 +124,7 @@ def _to_joint(layout: Layout, gpu: int, other: int) -> list[Point]:
     return [start, (start[0], joint.top)]
 
 
-def _to_peer(layout: Layout, gpu: int, hops: Sequence[Hop], peer_x: float) -> list[Leg]:
+def _to_peer(layout: NodeLayout, gpu: int, hops: Sequence[Hop], peer_x: float) -> list[Leg]:
     """From a GPU over a NIC and the network to a NIC and a GPU beside the node, drawn at `peer_x`."""
     parts = layout.parts
     nic, network = layout.cluster.nic_of(gpu), parts["network"]
@@ -140,7 +140,7 @@ def _to_peer(layout: Layout, gpu: int, hops: Sequence[Hop], peer_x: float) -> li
     ]
 
 
-def _to_nic(layout: Layout, gpu: int, nic: int) -> list[Point]:
+def _to_nic(layout: NodeLayout, gpu: int, nic: int) -> list[Point]:
     part, own = layout.parts[f"nic{nic}"], layout.parts["gpu0"]
     x = layout.gpu_x(gpu)
     if "bridge" not in layout.parts:
@@ -148,7 +148,7 @@ def _to_nic(layout: Layout, gpu: int, nic: int) -> list[Point]:
     return [(x, own.bottom), (x, layout.parts["bridge"].top), *reversed(layout.nic_to_bridge(nic))]
 
 
-def _way_to_host(layout: Layout, home: End, other: End, is_out: bool) -> Way:
+def _way_to_host(layout: NodeLayout, home: PathEnd, other: PathEnd, is_out: bool) -> Way:
     cluster = layout.cluster
     copy = cluster.transfer_route(home.gpu, "to host" if is_out else "to device")
     legs, latency_s = _copy_legs(layout, home.gpu, copy.hops), copy.latency_s
@@ -160,7 +160,7 @@ def _way_to_host(layout: Layout, home: End, other: End, is_out: bool) -> Way:
     return Way(cluster, legs if is_out else _reversed(legs), latency_s)
 
 
-def _copy_legs(layout: Layout, gpu: int, hops: Sequence[Hop]) -> list[Leg]:
+def _copy_legs(layout: NodeLayout, gpu: int, hops: Sequence[Hop]) -> list[Leg]:
     parts, x = layout.parts, layout.host_x(gpu)
     kinds = {hop.kind: hop for hop in hops}
     host, start = parts["host"], (x, parts["gpu0"].bottom)
@@ -185,7 +185,7 @@ def _copy_legs(layout: Layout, gpu: int, hops: Sequence[Hop]) -> list[Leg]:
     return [*legs, Leg([(x, y)], [kinds["memory"]], beside=(x + _BESIDE_IN, y))]
 
 
-def _file_legs(layout: Layout, gpu: int, store: str, hops: Sequence[Hop]) -> list[Leg]:
+def _file_legs(layout: NodeLayout, gpu: int, store: str, hops: Sequence[Hop]) -> list[Leg]:
     parts = layout.parts
     host, target = parts["host"], parts[store]
     last = [hop for hop in hops if hop.kind not in ("bridge", "nic")]

@@ -33,7 +33,7 @@ _PAD, _ROOM = 0.07, 0.035  # inches beside names of rows, and around a text in i
 Place = tuple[int, int, float, float]  # row, lane, from, until
 
 
-class Panel:
+class TimelinePanel:
     """A run drawn into axes in which time is in units of `factor` seconds.
 
     `row_in` is a row's height and `names_in` the width of the lanes' names, 0 without names, both in inches.

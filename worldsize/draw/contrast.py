@@ -33,7 +33,7 @@ class SmallPicture(Picture):
         return file.getvalue()
 
 
-class _Row(NamedTuple):
+class _ContrastRow(NamedTuple):
     """The expected and the actual value of one label; `actual` is None where there is none."""
 
     label: str
@@ -53,7 +53,7 @@ def bars(expected: Mapping[str, float], actual: Mapping[str, float], title: str,
     if not expected:
         raise ValueError("There is nothing to compare: give {label: number}.")
     rows = [
-        _Row(label, _number(expected[label]), _number(actual[label]) if label in actual else None)
+        _ContrastRow(label, _number(expected[label]), _number(actual[label]) if label in actual else None)
         for label in list(expected)[:_MAX_ROWS]
     ]
     picture = SmallPicture(_WIDTH, 1.3 + 0.52 * len(rows))

@@ -20,7 +20,7 @@ _BAND = 2.0
 _MOST_LISTED = 12  # rows that the alt text lists one by one
 
 
-class Entry(Protocol):
+class LedgerEntry(Protocol):
     """One quantity: its prediction and its result, None where nothing is known yet."""
 
     prediction: float | None
@@ -32,15 +32,15 @@ class Entries(Protocol):
     """What `Predictions.table()` gives."""
 
     @property
-    def entries(self) -> Mapping[str, Entry]: ...
+    def entries(self) -> Mapping[str, LedgerEntry]: ...
 
 
 @dataclass(frozen=True)
-class _Row:
+class _LedgerRow:
     """A question's entry, and prediction over result where that is a number above 0."""
 
     name: str
-    entry: Entry
+    entry: LedgerEntry
     ratio: float | None
 
     @property
@@ -80,7 +80,7 @@ def ledger(table: Entries, title: str = "Your predictions") -> Picture:
     """
     if not table.entries:
         raise ValueError("The ledger is empty: make a prediction with `predictions.ask(name, value, unit)` first.")
-    rows = [_Row(name, entry, _ratio(entry)) for name, entry in table.entries.items()]
+    rows = [_LedgerRow(name, entry, _ratio(entry)) for name, entry in table.entries.items()]
     names = [fill(row.name, 36) for row in rows]
     num_lines = sum(1 + text.count("\n") for text in names)
     gap_in = 0.14 if len(rows) <= 15 else 0.04  # a whole course should still nearly fit on one screen
@@ -100,7 +100,7 @@ def ledger(table: Entries, title: str = "Your predictions") -> Picture:
     return picture
 
 
-def _ratio(entry: Entry) -> float | None:
+def _ratio(entry: LedgerEntry) -> float | None:
     """Prediction over result; None where that is not a number above 0."""
     prediction, result = entry.prediction, entry.result
     if prediction is None or result is None or not (math.isfinite(prediction) and math.isfinite(result)):
@@ -122,7 +122,7 @@ def _draw_scale(axes: Axes, furthest: float) -> None:
     axes.set_xlabel("prediction / result (shaded: within a factor of two)")
 
 
-def _draw_row(axes: Axes, place: int, row: _Row, furthest: float) -> None:
+def _draw_row(axes: Axes, place: int, row: _LedgerRow, furthest: float) -> None:
     if row.ratio is None:
         style = {"ha": "center", "va": "center", "fontsize": 8.5, "fontstyle": "italic", "color": INK}
         axes.text(1, place, row.text, bbox=white_box(1.5), **style)
@@ -137,7 +137,7 @@ def _draw_row(axes: Axes, place: int, row: _Row, furthest: float) -> None:
     label_point(axes, row.text, (at, place), offset, fontsize=8.5, **style)
 
 
-def _alt(rows: Sequence[_Row], title: str, summary: str) -> str:
+def _alt(rows: Sequence[_LedgerRow], title: str, summary: str) -> str:
     compared = [row for row in rows if row.ratio is not None]
     listed = f"In order: {'; '.join(map(str, rows))}"
     if len(rows) > _MOST_LISTED:
@@ -147,7 +147,7 @@ def _alt(rows: Sequence[_Row], title: str, summary: str) -> str:
     return f"{title} over their results: {summary}.{left_out} {listed}."
 
 
-def _summary(rows: Sequence[_Row]) -> str:
+def _summary(rows: Sequence[_LedgerRow]) -> str:
     compared = [row for row in rows if row.ratio is not None]
     if not compared:
         return "none can be compared with a result yet"

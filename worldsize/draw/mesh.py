@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from worldsize.draw._annotations import white_box
-from worldsize.draw._mesh_layout import DeviceMesh, Mesh, mesh_of, rectangles
+from worldsize.draw._mesh_layout import DeviceMesh, RankMesh, mesh_of, rectangles
 from worldsize.draw.palette import INK, PART_STYLES
 from worldsize.draw.picture import Picture, finish
 
@@ -22,7 +22,7 @@ _SMALLEST = 4.5  # points; a rank's number smaller than this is left out
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _MeshLayout:
     """The start of each column and row, in cells, and the size of a cell."""
 
     x: list[float]
@@ -80,17 +80,17 @@ def mesh(
     return picture
 
 
-def _layout(shape: Mesh, contents: Mapping[int, str], has_nodes: bool) -> tuple[_Layout, dict[int, str]]:
+def _layout(shape: RankMesh, contents: Mapping[int, str], has_nodes: bool) -> tuple[_MeshLayout, dict[int, str]]:
     """Cells as large as their text needs and the width allows, and the text in them, broken into lines."""
     x, y = shape.edges(0), shape.edges(1)
     width_in = min(2.2 if contents else 1.15, (_WIDTH_IN - 1.1) / (x[-1] + 1.05))
     texts = {rank: fill(text, max(4, round(14 * width_in))) for rank, text in contents.items()}
     num_lines = max((1 + text.count("\n") for text in texts.values()), default=0)
-    return _Layout(x, y, width_in, (0.56 if has_nodes else 0.5) + 0.14 * num_lines), texts
+    return _MeshLayout(x, y, width_in, (0.56 if has_nodes else 0.5) + 0.14 * num_lines), texts
 
 
 def _draw_cells(
-    axes: Axes, shape: Mesh, groups: Sequence[Sequence[int]], layout: _Layout, texts: Mapping[int, str]
+    axes: Axes, shape: RankMesh, groups: Sequence[Sequence[int]], layout: _MeshLayout, texts: Mapping[int, str]
 ) -> None:
     places = shape.places
     size = min(10.0, 90 * layout.width_in / len(str(max(shape.ranks))))
@@ -118,7 +118,7 @@ def _write_cell(axes: Axes, x: float, y: float, rank: int, size: float, text: st
         axes.text(x, y + 0.64, text, fontsize=7.5, **style)
 
 
-def _draw_nodes(axes: Axes, shape: Mesh, nodes: Mapping[int, Sequence[int]], layout: _Layout) -> None:
+def _draw_nodes(axes: Axes, shape: RankMesh, nodes: Mapping[int, Sequence[int]], layout: _MeshLayout) -> None:
     """Draw a frame around each node's cells, or around each part where they are not adjacent."""
     places = shape.places
     style = {"fontsize": 7.5, "color": INK, "ha": "left", "va": "center", "bbox": white_box(0.8), "zorder": 4}
@@ -141,7 +141,7 @@ def _draw_nodes(axes: Axes, shape: Mesh, nodes: Mapping[int, Sequence[int]], lay
             axes.text(left + 0.095, top, f"node {node}", **style)
 
 
-def _name_places(panel: Axes, shape: Mesh, layout: _Layout) -> None:
+def _name_places(panel: Axes, shape: RankMesh, layout: _MeshLayout) -> None:
     """Name the axes that run across along the top and those that run down on the left, inner ones nearer."""
     if len(shape.sizes) == 1:
         panel.text(-0.1, 0.5, next(iter(shape.sizes)), ha="right", va="center", fontsize=9, color=INK)
@@ -176,7 +176,7 @@ def _crossing(groups: Sequence[Sequence[int]], ranks_per_node: int, num_nodes: i
     return f", {'each ' if len(groups) > 1 else ''}across {'up to ' if len(widths) > 1 else ''}{max(widths)} nodes"
 
 
-def _describe(shape: Mesh, nodes: Mapping[int, Sequence[int]], ranks_per_node: int) -> str:
+def _describe(shape: RankMesh, nodes: Mapping[int, Sequence[int]], ranks_per_node: int) -> str:
     axes = " × ".join(f"{name} {size}" for name, size in shape.sizes.items())
     on = f" on {len(nodes)} node{'s' if len(nodes) > 1 else ''} of {ranks_per_node}" if nodes else ""
     return f"{axes}, {len(shape.ranks)} rank{'s' if len(shape.ranks) > 1 else ''}{on}"

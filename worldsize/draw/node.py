@@ -14,8 +14,8 @@ from worldsize.draw._node_layout import (
     FRAME_IN,
     MOST_GPUS,
     WIDTH_IN,
-    Layout,
-    Part,
+    NodeLayout,
+    NodePart,
     layout_of,
     network_name,
     rate,
@@ -91,7 +91,7 @@ def _heading(cluster: Cluster, taken: Way | None, path: Sequence[str] | None) ->
     return f"From {path[0]} to {path[1]} on {cluster.name}: {rate(least)}, computed from published rates"
 
 
-def _draw_frames(axes: Axes, layout: Layout, taken: Way | None) -> None:
+def _draw_frames(axes: Axes, layout: NodeLayout, taken: Way | None) -> None:
     """Draw the edge of the node and, where there are others, of one of these beside it."""
     cluster = layout.cluster
     network = layout.parts.get("network")
@@ -108,7 +108,7 @@ def _draw_frames(axes: Axes, layout: Layout, taken: Way | None) -> None:
         _draw_peer(axes, layout, taken, bottom)
 
 
-def _draw_peer(axes: Axes, layout: Layout, taken: Way | None, bottom: float) -> None:
+def _draw_peer(axes: Axes, layout: NodeLayout, taken: Way | None, bottom: float) -> None:
     """Draw what a path reaches on another node, or name the others."""
     network, nic, gpu = (layout.parts[name] for name in ("network", "nic0", "gpu0"))
     last = layout.cluster.num_nodes - 1
@@ -127,7 +127,7 @@ def _draw_peer(axes: Axes, layout: Layout, taken: Way | None, bottom: float) -> 
     axes.text(_PEER_X, (gpu.bottom + bottom) / 2, f"{name},\nlike node 0", linespacing=1.2, **style)
 
 
-def _draw_links(axes: Axes, layout: Layout, is_faint: bool) -> None:
+def _draw_links(axes: Axes, layout: NodeLayout, is_faint: bool) -> None:
     for line in layout.lines:
         xs, ys = zip(*line.points, strict=True)
         width = {"gpus": 1.4 + 1.0 * (line.num_links - 1) if line.num_links < 4 else 3.4}.get(line.kind, 1.2)
@@ -137,14 +137,14 @@ def _draw_links(axes: Axes, layout: Layout, is_faint: bool) -> None:
             _draw_passing(axes, layout.parts["switch"], layout.host_x(gpu), is_faint)
 
 
-def _draw_passing(axes: Axes, bar: Part, x: float, is_faint: bool) -> None:
+def _draw_passing(axes: Axes, bar: NodePart, x: float, is_faint: bool) -> None:
     """Draw a link that passes a part through a gap in it."""
     axes.add_patch(Rectangle((x - 0.05, bar.top - 0.02), 0.1, bar.height + 0.04, color="white", zorder=2.5))
     ends, alpha = [bar.top - 0.03, bar.bottom + 0.03], 0.45 if is_faint else 1
     axes.plot([x, x], ends, color=GREY, linewidth=1.2, alpha=alpha, zorder=2.6)
 
 
-def _draw_part(axes: Axes, part: Part) -> None:
+def _draw_part(axes: Axes, part: NodePart) -> None:
     size = 8.5
     while size > 5.5 and max(width_in(line, size) for line in part.text.split("\n")) > part.width - 0.06:
         size -= 0.5
@@ -238,7 +238,7 @@ def _list_hops(axes: Axes, listed: Sequence[Sequence[tuple[int, str, bool]]], y:
             axes.text(x + 0.15, at, text, va="center", fontsize=_HOP_SIZE, color=INK, fontweight=weight)
 
 
-def _describe(layout: Layout, heading: str) -> str:
+def _describe(layout: NodeLayout, heading: str) -> str:
     cluster = layout.cluster
     gpu, mesh, host = cluster.gpu, cluster.mesh, cluster.host
     joined = f"on {cluster.intra.name}, {rate(cluster.intra.bandwidth_bytes_per_s)} each"

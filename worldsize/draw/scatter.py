@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from worldsize import units
-from worldsize.draw._label_places import Box, Place, place_labels
+from worldsize.draw._label_places import Box, LabelPlace, place_labels
 from worldsize.draw._outlined_text import POINTS_PER_INCH
 from worldsize.draw._table import head
 from worldsize.draw.palette import BLACK, BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION
@@ -146,7 +146,7 @@ def _write_names(picture: Picture, axes: Axes, named: Sequence[_Point]) -> bool:
     return True
 
 
-def _put(picture: Picture, axes: Axes, text: Text, place: Place) -> None:
+def _put(picture: Picture, axes: Axes, text: Text, place: LabelPlace) -> None:
     left, bottom, right, top = (edge / POINTS_PER_INCH for edge in place.box)
     text.set(x=(left + right) / 2, y=(bottom + top) / 2, ha="center", va="center", transform=picture.dpi_scale_trans)
     if place.leader:

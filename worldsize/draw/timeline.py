@@ -13,7 +13,7 @@ from worldsize.draw._annotations import white_box
 from worldsize.draw._outlined_text import width_in
 from worldsize.draw._timeline_content import TimelineContent
 from worldsize.draw._timeline_legend import TimelineLegend
-from worldsize.draw._timeline_panel import Panel, lane_names_in, rank_names_in
+from worldsize.draw._timeline_panel import TimelinePanel, lane_names_in, rank_names_in
 from worldsize.draw.palette import INK
 from worldsize.draw.picture import SCREEN_DPI, Picture, finish
 from worldsize.intervals import length_s
@@ -28,7 +28,7 @@ _SAME = 0.0005  # a relative difference too small to count
 _LONG_ARROW = 0.15  # of the axis: has room for a number
 
 
-class _Part(NamedTuple):
+class _TimelinePart(NamedTuple):
     busy: TimelineContent
     title: str
     subtitle: str = ""
@@ -52,11 +52,11 @@ def timeline(
     about = f"Timeline ({title})" if title else "Timeline"
     over = f"{units.number_of(len(busy.of_rank), 'rank')} over {units.format_time_s(busy.length_s)}"
     if not shows_shares:
-        picture, _ = _draw([_Part(busy, title)], shows_shares=False)
+        picture, _ = _draw([_TimelinePart(busy, title)], shows_shares=False)
         picture.alt = f"{about} of {over}."
         return picture
     shares_text = busy.describe()
-    picture, _ = _draw([_Part(busy, f"{title}: {shares_text}" if title else shares_text)])
+    picture, _ = _draw([_TimelinePart(busy, f"{title}: {shares_text}" if title else shares_text)])
     shares = ", ".join(f"{kind} {share:.0%}" for kind, share in busy.shares().items())
     picture.alt = f"{about} of {over}; share of the ranks' time: {shares}; {shares_text}."
     return picture
@@ -77,10 +77,10 @@ def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection
         )
     all_busy = {label: TimelineContent(run, streams) for label, run in runs.items()}
     (first_label, first), *others = all_busy.items()
-    parts = [_Part(first, f"{first_label}: {units.format_time_s(first.length_s)}", first.describe())]
+    parts = [_TimelinePart(first, f"{first_label}: {units.format_time_s(first.length_s)}", first.describe())]
     for label, busy in others:
         than = f"{label}: {units.format_time_s(busy.length_s)}, {_longer(first, busy)} {first_label}"
-        parts.append(_Part(busy, than, ": ".join([busy.describe(), *_more_exposed(first, busy)])))
+        parts.append(_TimelinePart(busy, than, ": ".join([busy.describe(), *_more_exposed(first, busy)])))
     picture, panels = _draw(parts, title)
     for panel in panels:
         _mark_end(panel, first.length_s)
@@ -89,10 +89,10 @@ def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection
     return picture
 
 
-class _Layout:
+class _TimelineLayout:
     """Where the parts of a picture are, in inches: one below the other, on one time axis."""
 
-    def __init__(self, parts: Sequence[_Part], title: str, shows_shares: bool) -> None:
+    def __init__(self, parts: Sequence[_TimelinePart], title: str, shows_shares: bool) -> None:
         runs = [part.busy for part in parts]
         num_rows = sum(len(busy.of_rank) for busy in runs)
         most_px = (_PANELS_PX if len(parts) > 1 else _ROWS_PX) // num_rows
@@ -112,11 +112,11 @@ class _Layout:
         below = _BETWEEN * (len(parts) - 1) + _AXIS + self.legend.height
         self.total = self.title + sum(map(self.head, self.parts)) + sum(map(self.panel, self.parts)) + below
 
-    def head(self, part: _Part) -> float:
+    def head(self, part: _TimelinePart) -> float:
         """The height of what is above a part's rows."""
         return _height(part.title) + (_SUBTITLE if part.subtitle else 0)
 
-    def panel(self, part: _Part) -> float:
+    def panel(self, part: _TimelinePart) -> float:
         """The height of a part's rows, and of the arrow below them."""
         return self.row_in * len(part.busy.of_rank) + self.foot
 
@@ -139,9 +139,11 @@ def _wrapped(text: str, room: float, size_pt: float) -> str:
     return "\n".join(lines)
 
 
-def _draw(parts: Sequence[_Part], title: str = "", shows_shares: bool = True) -> tuple[Picture, list[Panel]]:
+def _draw(
+    parts: Sequence[_TimelinePart], title: str = "", shows_shares: bool = True
+) -> tuple[Picture, list[TimelinePanel]]:
     """A picture of these parts, one below the other, on one time axis."""
-    layout = _Layout(parts, title, shows_shares)
+    layout = _TimelineLayout(parts, title, shows_shares)
     factor, unit = units.time_scale(layout.length_s)
     picture = Picture(_WIDTH, layout.total, layout=None)
     top = layout.total - layout.title
@@ -160,20 +162,22 @@ def _draw(parts: Sequence[_Part], title: str = "", shows_shares: bool = True) ->
     return picture, panels
 
 
-def _add_panel(picture: Picture, layout: _Layout, part: _Part, bottom: float, factor: float) -> Panel:
+def _add_panel(
+    picture: Picture, layout: _TimelineLayout, part: _TimelinePart, bottom: float, factor: float
+) -> TimelinePanel:
     """The panel of a part, drawn `bottom` inches above the picture's lower edge."""
     total, height = layout.total, layout.panel(part)
     axes = picture.add_axes((layout.left / _WIDTH, bottom / total, layout.width / _WIDTH, height / total))
     axes.set(xlim=(0, layout.length_s / factor or 1))
     inches_per_s = layout.width / layout.length_s if layout.length_s else 0
-    panel = Panel(axes, part.busy, factor, layout.row_in, inches_per_s, layout.names_in)
+    panel = TimelinePanel(axes, part.busy, factor, layout.row_in, inches_per_s, layout.names_in)
     panel.draw()
     axes.set_ylim(len(part.busy.of_rank) + layout.foot / layout.row_in, 0)
     _head(axes, part)
     return panel
 
 
-def _head(axes: Axes, part: _Part) -> None:
+def _head(axes: Axes, part: _TimelinePart) -> None:
     finish(axes, part.title, frame=("bottom",))
     if part.subtitle:
         axes.set_title(part.title, loc="left", pad=20, fontsize=_LARGE_PT, fontweight="bold")
@@ -214,7 +218,7 @@ def _more(time_s: float) -> str:
     return f"{units.format_time_s(abs(time_s))} {'more' if time_s >= 0 else 'less'}"
 
 
-def _mark_end(panel: Panel, end_s: float) -> None:
+def _mark_end(panel: TimelinePanel, end_s: float) -> None:
     """Draw a dashed line at the reference's end, and below the rows an arrow from there to this run's end."""
     axes, rows = panel.axes, len(panel.row_of)
     reference, own = end_s / panel.factor, panel.busy.length_s / panel.factor

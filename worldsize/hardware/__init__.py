@@ -73,7 +73,7 @@ from worldsize.hardware.equipment import (
 )
 from worldsize.hardware.meshes import Mesh
 from worldsize.hardware.networks import Dragonfly, FatTree, Hop, Level, Nic
-from worldsize.hardware.storage import COPIES, FILES, TRANSFERS, Host, Storage
+from worldsize.hardware.storage import COPIES, FILES, TRANSFERS, Host, StorageSystem
 from worldsize.hardware.timings import Timed, Timings
 from worldsize.hardware.topology import LIBRARIES, Cluster, Route
 
@@ -160,7 +160,7 @@ __all__ = [
     "Nic",
     "Rent",
     "Route",
-    "Storage",
+    "StorageSystem",
     "Switch",
     "Timed",
     "Timings",

@@ -10,7 +10,7 @@ from itertools import combinations
 from worldsize.hardware.devices import Gpu, Link
 from worldsize.hardware.meshes import Mesh
 from worldsize.hardware.networks import Dragonfly, FatTree, Level
-from worldsize.hardware.storage import Host, Storage
+from worldsize.hardware.storage import Host, StorageSystem
 from worldsize.hardware.topology import Cluster
 from worldsize.units import GB, MIB, MS, TB, US
 
@@ -282,14 +282,14 @@ HOST_DGX_1V = Host(
 
 # An operation is an open; on local drives, the first read of flash besides.
 _OPENS = "latency: opens of `import torch` on NVMe and Lustre, stas00/ml-engineering storage/README.md (2026)"
-NVME_4 = Storage(
+NVME_4 = StorageSystem(
     "4 NVMe drives, PCIe 4",
     25 * GB,
     20 * GB,
     110 * US,
     f"rates: half of 8 drives'; {_OPENS}, and 100 µs for flash, flashgenius.net (2026)",
 )
-NVME_8 = Storage(
+NVME_8 = StorageSystem(
     "8 NVMe drives, PCIe 4",
     50 * GB,
     40 * GB,
@@ -297,7 +297,7 @@ NVME_8 = Storage(
     f"rates: the DGX H100's drives, 50 to 56 and 40 to 48 GB/s in all, flashgenius.net (2026); {_OPENS}, and 100 µs "
     "for flash, flashgenius.net (2026)",
 )
-LUSTRE = Storage(
+LUSTRE = StorageSystem(
     "Lustre on flash",
     40 * GB,
     20 * GB,
@@ -307,7 +307,7 @@ LUSTRE = Storage(
     125 * GB,
     62 * GB,
 )
-NFS = Storage(
+NFS = StorageSystem(
     "NFS",
     500 * MIB,
     500 * MIB,
@@ -316,7 +316,7 @@ NFS = Storage(
     3 * 1024 * MIB,
     1024 * MIB,
 )
-OBJECT_STORE = Storage(
+OBJECT_STORE = StorageSystem(
     "object store",
     12.5 * GB,
     12.5 * GB,

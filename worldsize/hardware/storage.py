@@ -40,7 +40,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Storage:
+class StorageSystem:
     """A place for files: the rates that one node reaches, and the time of an operation before its first byte.
 
     All nodes together reach no more than the total rates; without them each node has a store of its own. A node comes

@@ -12,7 +12,7 @@ from itertools import permutations
 from worldsize.hardware.devices import Gpu, Link
 from worldsize.hardware.meshes import Mesh
 from worldsize.hardware.networks import Dragonfly, FatTree, Hop, Level, Network, Nic, Nics
-from worldsize.hardware.storage import COPIES, TRANSFERS, Host, Storage
+from worldsize.hardware.storage import COPIES, TRANSFERS, Host, StorageSystem
 from worldsize.hardware.validation import need_one_of, need_positive
 
 LIBRARIES = ("nccl", "gloo")
@@ -56,8 +56,8 @@ class Cluster:
     network: Network | None = None
     library: str = "nccl"
     host: Host | None = None
-    local_storage: Storage | None = None
-    shared_storage: Storage | None = None
+    local_storage: StorageSystem | None = None
+    shared_storage: StorageSystem | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -207,7 +207,7 @@ class Cluster:
         if storage is None:
             field, example = ("local_storage", "NVME_8") if is_local else ("shared_storage", "LUSTRE")
             what = field.replace("_", " ")
-            raise ValueError(f"{self.name} has no {what}; give {field}=, a Storage such as hardware.{example}")
+            raise ValueError(f"{self.name} has no {what}; give {field}=, a StorageSystem such as hardware.{example}")
         hops = [_memory(node)] if self.host else []
         if storage.is_on_nics:
             hops += [*self._bridge(node), self._nic(rank, "in" if direction == "read" else "out")]

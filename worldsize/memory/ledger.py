@@ -23,7 +23,7 @@ _ORDER = {kind: place for place, kind in enumerate(KINDS)}  # a storage is of th
 _MAX_CHANGES = 200_000  # that are kept one by one
 
 
-class Storage(weakref.ref[torch.UntypedStorage]):
+class StorageRef(weakref.ref[torch.UntypedStorage]):
     """A storage, live or gone; the line is that of the program which made it."""
 
     __slots__ = ("address", "filename", "kind", "line_number", "module", "size_bytes")
@@ -58,12 +58,12 @@ class Ledger:
         self._counts_fake = counts_fake  # true: fake tensors count, too, which have sizes and no data
         self.held_bytes = self.most_bytes = self.num_operations = 0
         self._lock = threading.RLock()
-        self._storages: dict[int, Storage] = {}  # the live ones, by the address of torch's own object
-        self._gone: deque[Storage] = deque()  # a storage may go in any thread, at any time
-        self._start: list[tuple[Storage, int]] = []  # the storages and sizes from which the changes lead on
+        self._storages: dict[int, StorageRef] = {}  # the live ones, by the address of torch's own object
+        self._gone: deque[StorageRef] = deque()  # a storage may go in any thread, at any time
+        self._start: list[tuple[StorageRef, int]] = []  # the storages and sizes from which the changes lead on
         self._changes = _Changes()
         self._curve: list[tuple[int, list[int]]] = []  # operation, bytes by kind
-        self._peak_bytes, self._peak = 0, list[tuple[Storage, int]]()  # of the curve
+        self._peak_bytes, self._peak = 0, list[tuple[StorageRef, int]]()  # of the curve
 
     def begin_operation(self) -> None:
         """Note that an operation has run, whose tensors are about to be noted."""
@@ -99,7 +99,7 @@ class Ledger:
                 if known is None or known() is not storage:
                     if not (self._counts_read or is_made):
                         continue
-                    known = self._storages[storage._cdata] = Storage(storage, self._gone.append, module)
+                    known = self._storages[storage._cdata] = StorageRef(storage, self._gone.append, module)
                 if _ORDER[kind] < _ORDER[known.kind]:
                     known.kind = kind
                 self._resize(known, storage.nbytes())
@@ -143,7 +143,7 @@ class Ledger:
                 del self._storages[storage.address]
             self._resize(storage, 0)
 
-    def _resize(self, storage: Storage, size_bytes: int) -> None:
+    def _resize(self, storage: StorageRef, size_bytes: int) -> None:
         change = size_bytes - storage.size_bytes
         if not change:
             return
@@ -181,16 +181,16 @@ class _Changes:
 
     def __init__(self) -> None:
         self.operations: list[int] = []
-        self.storages: list[Storage] = []
+        self.storages: list[StorageRef] = []
         self.sizes_bytes: list[int] = []
 
-    def append(self, operation: int, storage: Storage, size_bytes: int) -> None:
+    def append(self, operation: int, storage: StorageRef, size_bytes: int) -> None:
         """Add a change of so many bytes after an operation."""
         self.operations.append(operation)
         self.storages.append(storage)
         self.sizes_bytes.append(size_bytes)
 
-    def rows(self) -> Iterator[tuple[int, Storage, int]]:
+    def rows(self) -> Iterator[tuple[int, StorageRef, int]]:
         """Operation, storage and change in bytes, in the order in which they came."""
         return zip(self.operations, self.storages, self.sizes_bytes, strict=True)
 
@@ -207,7 +207,7 @@ def _plain(tensor: torch.Tensor, counts_fake: bool) -> Iterator[torch.Tensor]:
         yield tensor
 
 
-def _by_kind(sizes: Iterable[tuple[Storage, int]]) -> list[int]:
+def _by_kind(sizes: Iterable[tuple[StorageRef, int]]) -> list[int]:
     """Bytes in the order of `KINDS`."""
     total = [0] * len(KINDS)
     for storage, size_bytes in sizes:
@@ -216,15 +216,15 @@ def _by_kind(sizes: Iterable[tuple[Storage, int]]) -> list[int]:
 
 
 def _sizes_after(
-    start: Iterable[tuple[Storage, int]], changes: Iterable[tuple[int, Storage, int]]
-) -> list[tuple[Storage, int]]:
+    start: Iterable[tuple[StorageRef, int]], changes: Iterable[tuple[int, StorageRef, int]]
+) -> list[tuple[StorageRef, int]]:
     sizes = Counter(dict(start))
     for _, storage, change in changes:
         sizes[storage] += change
     return [(storage, size_bytes) for storage, size_bytes in sizes.items() if size_bytes]
 
 
-def _holdings(sizes: Iterable[tuple[Storage, int]]) -> list[Holding]:
+def _holdings(sizes: Iterable[tuple[StorageRef, int]]) -> list[Holding]:
     """The largest holdings, the largest first."""
     alike: dict[tuple[str, str, str], list[int]] = {}
     for storage, size_bytes in sizes:

@@ -93,7 +93,7 @@ class _Block:
     size_bytes: int
 
 
-class _Step(NamedTuple):
+class _AllocatorStep(NamedTuple):
     """The blocks that one operation of the allocator made and released."""
 
     made: Sequence[_Block] = ()
@@ -169,23 +169,23 @@ def _in_use(segment: _Segment) -> Iterator[tuple[int, _Block]]:
         address += block.size
 
 
-def _steps(trace: Sequence[_Entry], in_use: Mapping[int, _Block]) -> list[_Step]:
+def _steps(trace: Sequence[_Entry], in_use: Mapping[int, _Block]) -> list[_AllocatorStep]:
     """What each operation did; the first step holds what was there before the recording."""
-    steps: list[_Step] = []
+    steps: list[_AllocatorStep] = []
     before: list[_Block] = []
     live: dict[int, _Block] = {}
     for entry in trace:
         if entry.action == "alloc":
             live[entry.addr] = block = _block(entry, entry.size)
-            steps.append(_Step(made=[block]))
+            steps.append(_AllocatorStep(made=[block]))
         elif entry.action in ("free_completed", "free"):  # the latter in old versions of torch
             block = live.pop(entry.addr, None)
             if block is None:
                 block = _Block(_EARLIER, "", _EARLIER, entry.size)
                 before.append(block)
-            steps.append(_Step(released=[block]))
+            steps.append(_AllocatorStep(released=[block]))
     before += [block for address, block in in_use.items() if address not in live]
-    return [_Step(made=before), *steps]
+    return [_AllocatorStep(made=before), *steps]
 
 
 def _block(made: _Made, size_bytes: int) -> _Block:
@@ -209,7 +209,7 @@ def _is_own(frame: _Frame) -> bool:
     return (name.endswith(".py") or name.startswith("<")) and is_program(name)
 
 
-def _use(steps: Sequence[_Step]) -> MemoryUse:
+def _use(steps: Sequence[_AllocatorStep]) -> MemoryUse:
     peak = _peak(steps)
     parts = [*_largest_parts(peak, steps), _OTHERS]
     place_of = {part: place for place, part in enumerate(parts)}
@@ -225,7 +225,7 @@ def _use(steps: Sequence[_Step]) -> MemoryUse:
     return MemoryUse([operation for operation, _ in curve], by_part, _holdings(peak))
 
 
-def _peak(steps: Sequence[_Step]) -> list[_Block]:
+def _peak(steps: Sequence[_AllocatorStep]) -> list[_Block]:
     """The blocks held when most was."""
     total = most = num_steps = 0
     for number, step in enumerate(steps, 1):
@@ -240,7 +240,7 @@ def _peak(steps: Sequence[_Step]) -> list[_Block]:
     return list(live.values())
 
 
-def _largest_parts(peak: Sequence[_Block], steps: Sequence[_Step]) -> list[str]:
+def _largest_parts(peak: Sequence[_Block], steps: Sequence[_AllocatorStep]) -> list[str]:
     """The parts that are told apart: those that hold most at the peak, kinds before lines."""
     held = Counter[str]()
     for block in peak:

@@ -1,6 +1,17 @@
 """Failures of a large job over months, and what a policy of saving and restarting makes of them, in virtual time."""
 
-from worldsize.outages.causes import Cause, Failure, draw, published
-from worldsize.outages.endurance import Endured, Job, Plan, Policy, Status, endure
+from worldsize.outages.causes import Cause, NodeFailure, draw, published
+from worldsize.outages.endurance import Endured, Policy, SavePlan, Status, TrainingJob, endure
 
-__all__ = ["Cause", "Endured", "Failure", "Job", "Plan", "Policy", "Status", "draw", "endure", "published"]
+__all__ = [
+    "Cause",
+    "Endured",
+    "NodeFailure",
+    "Policy",
+    "SavePlan",
+    "Status",
+    "TrainingJob",
+    "draw",
+    "endure",
+    "published",
+]

@@ -35,7 +35,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Failure:
+class NodeFailure:
     """One failure of one node, `time_s` seconds into the run; the node is back `away_s` later, at infinity never."""
 
     time_s: float
@@ -67,7 +67,7 @@ def published(source: str = "Llama 3") -> tuple[Cause, ...]:
     return tuple(sorted(found, key=lambda cause: -cause.per_node_hour))
 
 
-def draw(causes: Sequence[Cause], num_nodes: int, span_s: float, seed: int = 0) -> list[Failure]:
+def draw(causes: Sequence[Cause], num_nodes: int, span_s: float, seed: int = 0) -> list[NodeFailure]:
     """The failures of `num_nodes` nodes within `span_s`, in order of time; the same seed gives the same ones.
 
     Each cause strikes each node at random, at a constant rate and independently of all others (a Poisson process).
@@ -84,11 +84,11 @@ def draw(causes: Sequence[Cause], num_nodes: int, span_s: float, seed: int = 0) 
     chance = random.Random(seed)
     rates = [cause.per_node_hour for cause in causes]
     per_s = num_nodes * sum(rates) / _HOUR_S
-    failures: list[Failure] = []
+    failures: list[NodeFailure] = []
     time_s = chance.expovariate(per_s)
     while time_s < span_s:
         cause = chance.choices(causes, rates)[0]
-        failures.append(Failure(time_s, chance.randrange(num_nodes), cause.name, cause.away_s))
+        failures.append(NodeFailure(time_s, chance.randrange(num_nodes), cause.name, cause.away_s))
         time_s += chance.expovariate(per_s)
     return failures
 

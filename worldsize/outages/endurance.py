@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import TypeAlias
 
 from worldsize.event import LOST, WAIT, Event
-from worldsize.outages.causes import Failure
+from worldsize.outages.causes import NodeFailure
 from worldsize.timeline import Timeline
 
 _MOST_SAVES = 10_000_000  # of a job: more would take minutes here
@@ -19,7 +19,7 @@ _KINDS = {_TRAINING: "compute", _SAVING: "checkpoint", _STARTING: "restart", _WA
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """What a job needs and what it costs to save and to start it; all times in seconds.
 
     On fewer than its `num_nodes` nodes it trains in proportion. Training stands still for `stall_s` of a save; the save
@@ -67,7 +67,7 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SavePlan:
     """What a policy wants: `save_after_s` seconds of training, then a save, on `num_nodes` nodes.
 
     None is all that the job needs. With more nodes than are healthy the job waits; with another number than before it
@@ -78,7 +78,7 @@ class Plan:
     num_nodes: int | None = None
 
 
-Policy: TypeAlias = Callable[[Status], Plan | float]
+Policy: TypeAlias = Callable[[Status], SavePlan | float]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Endured:
 
 
 def endure(
-    policy: Policy | float, job: Job, failures: Iterable[Failure], span_s: float, least_s: float = 0.0
+    policy: Policy | float, job: TrainingJob, failures: Iterable[NodeFailure], span_s: float, least_s: float = 0.0
 ) -> Endured:
     """What happens to `job` in `span_s` seconds of these failures when `policy` decides when it saves, and on what.
 
@@ -120,7 +120,7 @@ class _Course:
     """The course of one job, from 0 to `span_s`."""
 
     def __init__(
-        self, policy: Policy | float, job: Job, failures: Iterable[Failure], span_s: float, least_s: float
+        self, policy: Policy | float, job: TrainingJob, failures: Iterable[NodeFailure], span_s: float, least_s: float
     ) -> None:
         self.policy, self.job, self.span_s, self.least_s = policy, job, span_s, least_s
         self.failures = sorted(failures, key=lambda failure: failure.time_s, reverse=True)  # the next one last
@@ -146,11 +146,11 @@ class _Course:
             seconds[one.name] += one.duration_s
         return Endured(self.trained_s / self.span_s, seconds, self.num_failures, self.num_saves, Timeline(self.events))
 
-    def _plan(self, event: str) -> Plan:
+    def _plan(self, event: str) -> SavePlan:
         num_healthy = self._num_healthy()
         status = Status(event, self.time_s, self.trained_s, len(self.in_use), num_healthy, self.num_failures)
         wanted = self.policy(status) if callable(self.policy) else self.policy
-        plan = wanted if isinstance(wanted, Plan) else Plan(wanted)
+        plan = wanted if isinstance(wanted, SavePlan) else SavePlan(wanted)
         if not isinstance(plan.save_after_s, Real) or not plan.save_after_s > 0:
             raise ValueError(f"at {status} the policy saves after {plan.save_after_s!r} s; it must be a number above 0")
         if plan.save_after_s < self.least_s:
@@ -166,7 +166,7 @@ class _Course:
         is_given = plan.num_nodes is not None
         if is_given and not (isinstance(plan.num_nodes, Integral) and 1 <= plan.num_nodes <= self.job.num_nodes):
             raise ValueError(f"at {status} the policy wants {plan.num_nodes} of the job's {self.job.num_nodes} nodes")
-        return Plan(float(plan.save_after_s), int(plan.num_nodes) if plan.num_nodes is not None else None)
+        return SavePlan(float(plan.save_after_s), int(plan.num_nodes) if plan.num_nodes is not None else None)
 
     def _follow(self, num_nodes: int, save_after_s: float) -> str:
         """Do the next thing of a plan; return the event that ends it."""

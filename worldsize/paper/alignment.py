@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from worldsize.paper.record import Place, RankRecord
+from worldsize.paper.record import OperatorLocation, RankRecord
 
 
 def levels_side_by_side(shallow: RankRecord, deep: RankRecord) -> set[tuple[int, int]]:
@@ -24,7 +24,7 @@ def levels_side_by_side(shallow: RankRecord, deep: RankRecord) -> set[tuple[int,
     return {(shallow.levels[one].size_bytes, deep.levels[other].size_bytes) for one, other in pairs}
 
 
-def _places(record: RankRecord) -> list[Place]:
+def _places(record: RankRecord) -> list[OperatorLocation]:
     return [record.places[level.place] for level in record.levels]
 
 

@@ -8,13 +8,13 @@ from functools import cached_property
 
 from worldsize.hardware import Cluster
 from worldsize.paper.alignment import levels_side_by_side
-from worldsize.paper.figures import Figures
+from worldsize.paper.figures import StepFigures
 from worldsize.paper.record import RankRecord
 from worldsize.paper.result import PaperRun, cluster_of
 
 
 @dataclass(frozen=True)
-class DeepRun(Figures):
+class DeepRun(StepFigures):
     """A step's figures at a depth that is not recorded, each on the line through those of the two largest recorded.
 
     `runs` are the recorded ones by their number of layers; their timelines show what a layer does.

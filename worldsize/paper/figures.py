@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from worldsize.draw import Table
 
 
-class Figures:
+class StepFigures:
     """The figures of a step on a cluster, and what follows from them."""
 
     cluster: Cluster

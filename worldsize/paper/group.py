@@ -19,7 +19,7 @@ from worldsize.paper.recorder import PaperWork, Recorder
 BACKEND = "paper"
 
 
-class PaperGroup(backend.Group):
+class PaperGroup(backend.EmulatedGroup):
     """An emulated cluster's group whose calls go to a recorder."""
 
     _client: Recorder

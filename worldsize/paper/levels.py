@@ -10,7 +10,7 @@ import torch
 
 from worldsize.memory.ledger import line_of_program
 from worldsize.memory.meter import MemoryMeter
-from worldsize.paper.record import Level, Place
+from worldsize.paper.record import MemoryLevel, OperatorLocation
 
 
 class LevelMeter(MemoryMeter):
@@ -19,7 +19,7 @@ class LevelMeter(MemoryMeter):
     def __init__(self, phase: Callable[[], str], **options: Any) -> None:
         super().__init__(**options)
         self._phase = phase
-        self._places: dict[Place, int] = {}
+        self._places: dict[OperatorLocation, int] = {}
         self._of_operations: list[int] = []  # which of the places
 
     def take_operation(self, func: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
@@ -27,14 +27,14 @@ class LevelMeter(MemoryMeter):
         name, (filename, number) = func.overloadpacket.__name__, line_of_program()
         module = re.sub(r"\d+", "", self._modules.current)  # that of one layer is that of all
         size_bytes = sum(one.numel() * one.element_size() for one in outputs)
-        place = Place(name, self._phase(), module, f"{filename}:{number}", size_bytes)
+        place = OperatorLocation(name, self._phase(), module, f"{filename}:{number}", size_bytes)
         self._of_operations.append(self._places.setdefault(place, len(self._places)))
         super().take_operation(func, inputs, outputs)
 
-    def levels(self) -> tuple[list[Place], list[Level]]:
+    def levels(self) -> tuple[list[OperatorLocation], list[MemoryLevel]]:
         """The places, and in the program's order what was held where that changed."""
         found = [
-            Level(self._of_operations[operation - 1], size_bytes)
+            MemoryLevel(self._of_operations[operation - 1], size_bytes)
             for operation, size_bytes in self._ledger.levels()
             if operation
         ]

@@ -17,17 +17,17 @@ from worldsize.emulate.worker.compute import Meter, is_priced
 from worldsize.emulate.worker.torch_operators import has_formula, is_custom, operator_of
 from worldsize.memory.meter import tensors_in
 from worldsize.paper.no_data import NoData, refusal
-from worldsize.paper.record import BACKWARD, FORWARD, OTHER, RECOMPUTE, UPDATE, Work
+from worldsize.paper.record import BACKWARD, FORWARD, OTHER, RECOMPUTE, UPDATE, OperatorCall
 
 _FUNCTIONAL = "_c10d_functional"
 _CPU = torch.device("cpu")
 _MASKED_WRITES = ("index_put", "index_put_", "_index_put_impl_")
 
 
-class Unread(float):
+class UnreadNumber(float):
     """The nan that a look at one number gets. It may be printed, kept and computed with, and decides nothing."""
 
-    def __new__(cls, *_: object) -> Unread:
+    def __new__(cls, *_: object) -> UnreadNumber:
         return super().__new__(cls, math.nan)
 
     def _refuse(self, *_: object) -> NoReturn:
@@ -36,7 +36,7 @@ class Unread(float):
             "numbers, or run this on an emulated cluster"
         )
 
-    def _unread(self, *_: object) -> Unread:
+    def _unread(self, *_: object) -> UnreadNumber:
         return self
 
     def __round__(self, num_digits: Any = None) -> Any:
@@ -51,13 +51,16 @@ class Unread(float):
 
 
 def answer_unread() -> None:
-    """Have `.item()` answer what is not known by an `Unread`, and a scaler of losses step as with finite gradients."""
+    """Have `.item()` answer what is not known by an `UnreadNumber`, and let a scaler of losses step.
+
+    It steps as with finite gradients.
+    """
     item = torch.Tensor.item
 
     @functools.wraps(item)
     def call(tensor: torch.Tensor) -> Any:
         value = item(tensor)
-        return Unread() if isinstance(value, float) and math.isnan(value) else value
+        return UnreadNumber() if isinstance(value, float) and math.isnan(value) else value
 
     torch.Tensor.item = call  # type: ignore[method-assign]
     torch.amp.GradScaler._maybe_opt_step = _step  # type: ignore[method-assign]
@@ -75,7 +78,7 @@ class OperatorLog(Meter, TorchDispatchMode):
 
     def __init__(self, flush: Callable[[], None]) -> None:
         TorchDispatchMode.__init__(self)
-        self.works: dict[Work, int] = {}  # and the place of each
+        self.works: dict[OperatorCall, int] = {}  # and the place of each
         self.communicate: Callable[[Any, Any, Any], Any] = lambda func, args, kwargs: func(*args, **kwargs)
         self.is_updating = False
         self.num_operators = 0
@@ -119,7 +122,7 @@ class OperatorLog(Meter, TorchDispatchMode):
         if phase != self.phase:
             self._flush()
             self.phase = phase
-        work = Work(func.overloadpacket.__name__, phase, operator_of(func, args, kwargs, out))
+        work = OperatorCall(func.overloadpacket.__name__, phase, operator_of(func, args, kwargs, out))
         self._batch[self.works.setdefault(work, len(self.works))] += 1
         self.num_operators += 1
         if is_custom(func) and not has_formula(func):

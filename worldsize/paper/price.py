@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from worldsize import operators, pricing
-from worldsize.emulate.launcher.simulator import Prices, Unanswered, replay_of
+from worldsize.emulate.launcher.simulator import ClusterPrices, Unanswered, replay_of
 from worldsize.emulate.protocol.record import COMPUTE, Operation, Step
 from worldsize.hardware import Cluster, Gpu
-from worldsize.paper.record import BEGIN, END, RECOMPUTE, Boundary, Post, RankRecord
+from worldsize.paper.record import BEGIN, END, RECOMPUTE, Boundary, RankRecord, RecordedPost
 from worldsize.timeline import Timeline
 
 _WITH_DATA = "run it on an emulated cluster of a few ranks, by ws.run(..., cluster=...), which names the lines"
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedRecords:
     """Records on a cluster: their timeline, and by rank start and end of the last training step, and its flops.
 
     `useful_flops` leave out what is computed a second time.
@@ -30,7 +30,7 @@ class Priced:
     useful_flops: Mapping[int, float]
 
 
-def price(records: Sequence[RankRecord], cluster: Cluster) -> Priced:
+def price(records: Sequence[RankRecord], cluster: Cluster) -> PricedRecords:
     """The price of the recorded ranks, which run side by side; other ranks are taken to be in time.
 
     Raises:
@@ -52,7 +52,7 @@ def price(records: Sequence[RankRecord], cluster: Cluster) -> Priced:
     }
     flops = {one.rank: _flops(one, *spans[one.rank], is_useful=False) for one in records}
     useful = {one.rank: _flops(one, *spans[one.rank], is_useful=True) for one in records}
-    return Priced(replayed.timeline, spans_s, flops, useful)
+    return PricedRecords(replayed.timeline, spans_s, flops, useful)
 
 
 def _timed(record: RankRecord, gpu: Gpu) -> list[Step]:
@@ -65,9 +65,9 @@ def _timed(record: RankRecord, gpu: Gpu) -> list[Step]:
     ]
 
 
-def _prices(cluster: Cluster) -> Prices:
+def _prices(cluster: Cluster) -> ClusterPrices:
     cost = lru_cache(maxsize=None)(lambda op, size_bytes, ranks: pricing.price(op, size_bytes, ranks, cluster))
-    return Prices(
+    return ClusterPrices(
         cluster.route,
         cluster.capacity_bytes_per_s,
         lambda one: cost(one.op, one.size_bytes, one.ranks),
@@ -98,7 +98,7 @@ def _operations(records: Sequence[RankRecord]) -> list[Operation]:
     return [one for one in found.values() if len(one.parts) == len(members[id(one.ranks)])]
 
 
-def _refuse_mismatch(known: Operation, record: RankRecord, post: Post, operation: Operation) -> None:
+def _refuse_mismatch(known: Operation, record: RankRecord, post: RecordedPost, operation: Operation) -> None:
     """Raise ValueError unless a rank's part fits into an operation as far as it is known."""
     is_same_size = operation.op != "send" or known.size_bytes == operation.size_bytes
     if (known.op, known.root) == (operation.op, operation.root) and is_same_size:
@@ -122,13 +122,13 @@ def _hang(records: Sequence[RankRecord], posts: Mapping[int, int]) -> str:
     return f"on paper these recorded ranks wait for what never happens: {', '.join(waits)}; {_WITH_DATA}"
 
 
-def _called(post: Post) -> str:
+def _called(post: RecordedPost) -> str:
     if post.peer is None:
         return post.op
     return f"{post.op} {'to' if post.op == 'send' else 'from'} rank {post.peer}"
 
 
-def _of_post(record: RankRecord, post: Post, num_messages: dict[object, int]) -> tuple[object, Operation]:
+def _of_post(record: RankRecord, post: RecordedPost, num_messages: dict[object, int]) -> tuple[object, Operation]:
     group, rank = record.groups[post.group], record.rank
     if post.op not in ("send", "recv"):
         operation = Operation(post.op, group.ranks, post.size_bytes, group.name, post.sequence, root=post.peer)

@@ -19,7 +19,7 @@ PHASES = (FORWARD, BACKWARD, RECOMPUTE, UPDATE, OTHER)
 BEGIN, END = "begin", "end"
 
 
-class Work(NamedTuple):
+class OperatorCall(NamedTuple):
     """One of torch's operators on a rank, where in training it ran, and how often a batch has it."""
 
     name: str
@@ -27,7 +27,7 @@ class Work(NamedTuple):
     operator: Operator
 
 
-class Post(NamedTuple):
+class RecordedPost(NamedTuple):
     """A rank's part in an operation. `size_bytes` counts as in nccl-tests; `peer` is a message's other end, or a root.
 
     `group` indexes the record's groups. A message meets a receive of the same `tag`.
@@ -42,14 +42,14 @@ class Post(NamedTuple):
     tag: int = 0
 
 
-class Group(NamedTuple):
+class RecordedGroup(NamedTuple):
     """A process group: its name, which begins with its axis if it is along a mesh, and its ranks."""
 
     name: str
     ranks: tuple[int, ...]
 
 
-class Place(NamedTuple):
+class OperatorLocation(NamedTuple):
     """An operator where it stands in the program: the phase, the module without its number, the line, its result."""
 
     name: str
@@ -59,7 +59,7 @@ class Place(NamedTuple):
     size_bytes: int
 
 
-class Level(NamedTuple):
+class MemoryLevel(NamedTuple):
     """The most bytes held at an operator that changed them, which stands at the `place`-th of the record's places."""
 
     place: int
@@ -92,14 +92,14 @@ class RankRecord:
     rank: int
     world_size: int
     steps: Sequence[Step]
-    works: Sequence[Work]
+    works: Sequence[OperatorCall]
     batches: Sequence[Mapping[int, int]]
-    posts: Sequence[Post]
-    groups: Sequence[Group]
+    posts: Sequence[RecordedPost]
+    groups: Sequence[RecordedGroup]
     boundaries: Sequence[Boundary]
     memory: MemoryUse
-    places: Sequence[Place] = ()
-    levels: Sequence[Level] = ()
+    places: Sequence[OperatorLocation] = ()
+    levels: Sequence[MemoryLevel] = ()
     num_operators: int = 0
     without_flops: Mapping[str, int] = field(default_factory=dict)
     local_world_size: int = 0
@@ -136,14 +136,16 @@ class RankRecord:
             **dict(fields)
             | {
                 "steps": [Step(*one) for one in fields["steps"]],
-                "works": [Work(name, phase, Operator(*operator)) for name, phase, operator in fields["works"]],
+                "works": [OperatorCall(name, phase, Operator(*operator)) for name, phase, operator in fields["works"]],
                 "batches": [dict(map(tuple, batch)) for batch in fields["batches"]],
-                "posts": [Post(*one) for one in fields["posts"]],
-                "groups": [Group(name, _unpacked(ranks, fields["world_size"])) for name, ranks in fields["groups"]],
+                "posts": [RecordedPost(*one) for one in fields["posts"]],
+                "groups": [
+                    RecordedGroup(name, _unpacked(ranks, fields["world_size"])) for name, ranks in fields["groups"]
+                ],
                 "boundaries": [Boundary(*one) for one in fields["boundaries"]],
                 "memory": MemoryUse.parse(fields["memory"]),
-                "places": [Place(*one) for one in fields["places"]],
-                "levels": [Level(*one) for one in fields["levels"]],
+                "places": [OperatorLocation(*one) for one in fields["places"]],
+                "levels": [MemoryLevel(*one) for one in fields["levels"]],
             }
         )
 

@@ -12,11 +12,11 @@ from weakref import WeakKeyDictionary
 import torch
 
 from worldsize.emulate.protocol.record import COMPUTE, POST, Step
-from worldsize.emulate.worker.steps import Steps
+from worldsize.emulate.worker.steps import StepRecorder
 from worldsize.emulate.worker.waits import Waits
-from worldsize.emulate.worker.works import Call, Fulfilments, Future, Observer, Work
+from worldsize.emulate.worker.works import Fulfilments, Future, Observer, PendingCall, Work
 from worldsize.paper.operator_log import OperatorLog
-from worldsize.paper.record import BEGIN, END, OTHER, Boundary, Group, Post
+from worldsize.paper.record import BEGIN, END, OTHER, Boundary, RecordedGroup, RecordedPost
 from worldsize.paper.side import Side
 
 _TIMES_N = ("all_gather", "gather")  # whose size is that of all ranks' tensors
@@ -34,7 +34,7 @@ class PaperWork(Work):
         return future
 
 
-class Recorder(Steps):
+class Recorder(StepRecorder):
     """The record of a rank as it grows."""
 
     def __init__(self, rank: int, world_size: int, observer: Observer, side: Side) -> None:
@@ -43,8 +43,8 @@ class Recorder(Steps):
         self.rank, self.world_size, self.observer, self.side = rank, world_size, observer, side
         self.waits, self.fulfilments = Waits(lambda: None), Fulfilments()
         self.batches: list[Counter[int]] = []
-        self.posts: list[Post] = []
-        self.groups: dict[Group, int] = {}
+        self.posts: list[RecordedPost] = []
+        self.groups: dict[RecordedGroup, int] = {}
         self.boundaries: list[Boundary] = []
         self.asked_at = ""  # the first line that asked how many ranks a node has
         self._num_collectives: Counter[int] = Counter()
@@ -79,14 +79,14 @@ class Recorder(Steps):
     ) -> PaperWork:
         """The work of a call."""
         self._note_work()
-        group = self.groups.setdefault(Group(name, ranks), len(self.groups))
+        group = self.groups.setdefault(RecordedGroup(name, ranks), len(self.groups))
         number = len(self.posts) + 1
         self._num_collectives[group] += op not in ("send", "recv")
         size_bytes = _size_bytes(op, inputs or outputs, len(ranks))
-        self.posts.append(Post(number, op, group, size_bytes, peer, self._num_collectives[group], tag))
+        self.posts.append(RecordedPost(number, op, group, size_bytes, peer, self._num_collectives[group], tag))
         self._record(Step(POST, number, lane=self.lane))
         self.side.carry(op, [*inputs, *outputs], peer, ranks)
-        return PaperWork(self, number, Call(op, ranks, peer), lambda _: None, result)
+        return PaperWork(self, number, PendingCall(op, ranks, peer), lambda _: None, result)
 
     def note_question(self, line: str) -> None:
         """Note that this line of the program asks how many ranks a node has."""

@@ -12,7 +12,7 @@ from worldsize.event import COMMUNICATION
 from worldsize.hardware import Cluster
 from worldsize.memory.use import MemoryUse
 from worldsize.paper import price
-from worldsize.paper.figures import Figures
+from worldsize.paper.figures import StepFigures
 from worldsize.paper.record import END, RankRecord
 from worldsize.timeline import Timeline
 from worldsize.units import format_ranks
@@ -35,7 +35,7 @@ class Kind:
 
 
 @dataclass
-class PaperRun(Figures):
+class PaperRun(StepFigures):
     """A program's record on some ranks of a job, priced on a cluster.
 
     The step is the last of training: from the update before it, or from the first forward pass, to its own update; the
@@ -52,7 +52,7 @@ class PaperRun(Figures):
         return self.records[0].world_size
 
     @cached_property
-    def _priced(self) -> price.Priced:
+    def _priced(self) -> price.PricedRecords:
         return price.price(self.records, self.cluster)
 
     @cached_property

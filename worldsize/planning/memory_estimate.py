@@ -18,7 +18,7 @@ _LOGIT_BYTES = 2 + 4  # in the model's precision, and in float32 for the loss
 
 
 @dataclass(frozen=True)
-class Held:
+class MemoryEstimate:
     """Bytes on the GPU of a plan that holds most."""
 
     weights_bytes: float
@@ -36,7 +36,7 @@ class Held:
         return self.states_bytes + self.activations_bytes
 
 
-def held(plan: Plan) -> Held:
+def held(plan: Plan) -> MemoryEstimate:
     """The bytes on the GPU that holds most: one of the first two stages, or of the last."""
     stages = sorted({0, min(1, plan.pp - 1), plan.pp - 1})
     by_layer, at_work = _layer_bytes(plan)
@@ -44,7 +44,7 @@ def held(plan: Plan) -> Held:
     return max(found, key=lambda one: one.total_bytes)
 
 
-def _of_stage(plan: Plan, stage: int, layer_bytes: float, at_work_bytes: float) -> Held:
+def _of_stage(plan: Plan, stage: int, layer_bytes: float, at_work_bytes: float) -> MemoryEstimate:
     experts = plan.num_expert_parameters(stage)
     dense = plan.num_parameters(stage) - experts
 
@@ -62,7 +62,7 @@ def _of_stage(plan: Plan, stage: int, layer_bytes: float, at_work_bytes: float) 
     activations = num_kept * layer_bytes + at_work_bytes
     if stage == plan.pp - 1:
         activations += plan.num_micro_batch_tokens * plan.model.vocab_size * _LOGIT_BYTES / plan.tp
-    return Held(weights, gradients, optimizer, activations)
+    return MemoryEstimate(weights, gradients, optimizer, activations)
 
 
 def num_in_flight(plan: Plan, stage: int) -> float:

@@ -19,7 +19,7 @@ _NUM_SHOWN = 10
 _FIELDS = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "num_chunks", "recompute", "zero_stage")
 
 
-class Priced(NamedTuple):
+class PricedPlan(NamedTuple):
     """A plan with its cost: the seconds of a step, their named parts if there are, and the bytes that it holds."""
 
     plan: Plan
@@ -37,23 +37,25 @@ class Priced(NamedTuple):
         return flops / (self.step_s * plan.cluster.world_size * peak) if self.step_s else 0.0
 
 
-class Plans(Sequence[Priced]):
+class Plans(Sequence[PricedPlan]):
     """All plans that fit, the cheapest first; `not_legal` counts layouts by reason, `not_fitting` plans by reason.
 
     Notebooks show the best layouts as a table.
     """
 
-    def __init__(self, priced: Sequence[Priced], not_legal: Mapping[str, int], not_fitting: Mapping[str, int]) -> None:
+    def __init__(
+        self, priced: Sequence[PricedPlan], not_legal: Mapping[str, int], not_fitting: Mapping[str, int]
+    ) -> None:
         self._priced, self.not_legal, self.not_fitting = priced, not_legal, not_fitting
 
     def __len__(self) -> int:
         return len(self._priced)
 
     @overload
-    def __getitem__(self, index: int) -> Priced: ...
+    def __getitem__(self, index: int) -> PricedPlan: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Priced]: ...
-    def __getitem__(self, index: int | slice) -> Priced | Sequence[Priced]:
+    def __getitem__(self, index: slice) -> Sequence[PricedPlan]: ...
+    def __getitem__(self, index: int | slice) -> PricedPlan | Sequence[PricedPlan]:
         return self._priced[index]
 
     @property
@@ -62,14 +64,14 @@ class Plans(Sequence[Priced]):
         return self._priced[0].plan
 
     @cached_property
-    def layouts(self) -> list[Priced]:
+    def layouts(self) -> list[PricedPlan]:
         """The cheapest plan of each (tp, pp, dp, cp, ep), the cheapest first."""
-        first: dict[tuple[int, ...], Priced] = {}
+        first: dict[tuple[int, ...], PricedPlan] = {}
         for one in self._priced:
             first.setdefault(_layout(one.plan), one)
         return list(first.values())
 
-    def cheapest(self, **sizes: Any) -> Priced:
+    def cheapest(self, **sizes: Any) -> PricedPlan:
         """The cheapest plan with these fields: `tp=8, recompute="full"`.
 
         Raises:
@@ -122,7 +124,7 @@ class Plans(Sequence[Priced]):
         lines += [f"Not legal ({_count(number, 'layout')}): {reason}." for reason, number in _sorted(self.not_legal)]
         return "\n".join(lines)
 
-    def _row(self, place: int, one: Priced) -> dict[str, Any]:
+    def _row(self, place: int, one: PricedPlan) -> dict[str, Any]:
         plan = one.plan
         slower = one.step_s / self._priced[0].step_s - 1 if self._priced[0].step_s else 0.0
         return {

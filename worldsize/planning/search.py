@@ -15,7 +15,7 @@ from worldsize.models.shapes import Shape, shape
 from worldsize.planning.layout import RECOMPUTES, ZERO_STAGES, Plan, stage_layers
 from worldsize.planning.legality import divisors, meshes, why_not
 from worldsize.planning.memory_estimate import held
-from worldsize.planning.plans import ACTIVATIONS, STATES, TOTAL, Plans, Priced
+from worldsize.planning.plans import ACTIVATIONS, STATES, TOTAL, Plans, PricedPlan
 from worldsize.units import format_bytes
 
 Cost: TypeAlias = Callable[[Plan], float | Mapping[str, float]]
@@ -62,18 +62,18 @@ def plan(
             raise ValueError(f"{name} is {value!r}; give a whole number of 1 or more")
     if not callable(cost):
         raise ValueError(f"cost is {cost!r}; give a function of a Plan that returns the seconds of a step")
-    search = Search(model, cluster, global_batch, length, Choices.of(wanted), memory)
+    search = Search(model, cluster, global_batch, length, Restrictions.of(wanted), memory)
     return search.priced(cost)
 
 
 @dataclass(frozen=True)
-class Choices:
+class Restrictions:
     """What the caller restricts each field of a plan to; a field that is not named is free."""
 
     allowed: Mapping[str, frozenset[Any]]
 
     @classmethod
-    def of(cls, wanted: Mapping[str, Any]) -> Choices:
+    def of(cls, wanted: Mapping[str, Any]) -> Restrictions:
         """The restrictions among these, each a value, several, or None.
 
         Raises:
@@ -121,7 +121,7 @@ class Search:
         cluster: Cluster,
         global_batch: int,
         length: int,
-        choices: Choices,
+        choices: Restrictions,
         memory: Callable[[Plan], float] | None = None,
     ) -> None:
         self.model, self.cluster, self.global_batch, self.length = model, cluster, global_batch, length
@@ -136,7 +136,7 @@ class Search:
         Raises:
             ValueError: there is none, or a cost is not a number.
         """
-        found = [Priced(one, *price(cost, one), held_bytes) for one, held_bytes in self.fitting()]
+        found = [PricedPlan(one, *price(cost, one), held_bytes) for one, held_bytes in self.fitting()]
         if not found:
             raise ValueError(self._nothing())
         found.sort(key=lambda one: one.step_s)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from html import escape
 
 from worldsize.event import Event
-from worldsize.quiz.variant import Gaps, Options, Order, Picture, Variant
+from worldsize.quiz.variant import Gaps, Options, Order, TimelinePicture, Variant
 from worldsize.timeline import Timeline
 
 QUESTIONS = "worldsize-questions"  # the class of what `as_html` gives
@@ -53,7 +53,7 @@ def inline(markdown: str) -> str:
     return re.sub(r"(\*\*|`)(.+?)\1", r"\2", markdown)
 
 
-def picture_html(picture: Picture | None) -> str:
+def picture_html(picture: TimelinePicture | None) -> str:
     """The picture as an image that needs no file beside it; empty if there is none."""
     if picture is None:
         return ""
@@ -62,7 +62,7 @@ def picture_html(picture: Picture | None) -> str:
 
 
 @lru_cache(maxsize=256)
-def png(picture: Picture) -> bytes:
+def png(picture: TimelinePicture) -> bytes:
     """The picture as the bytes of a PNG file.
 
     Raises:
@@ -75,7 +75,7 @@ def png(picture: Picture) -> bytes:
     return draw.timeline(run, picture.title, streams, shows_shares=False).png()  # the question may ask for the shares
 
 
-def timeline(picture: Picture) -> Timeline:
+def timeline(picture: TimelinePicture) -> Timeline:
     """The events of a picture."""
     return Timeline.of_events(_event(line) for line in picture.events.splitlines() if line.strip())
 

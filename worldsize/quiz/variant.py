@@ -106,7 +106,7 @@ class Gaps:
 
 
 @dataclass(frozen=True)
-class Criterion:
+class RubricLine:
     """One line of a rubric: what earns these points."""
 
     points: float
@@ -118,7 +118,7 @@ class Prose:
     """An answer of about `num_words` in the student's own words, which a person grades line by line of the rubric."""
 
     num_words: int
-    rubric: tuple[Criterion, ...]
+    rubric: tuple[RubricLine, ...]
 
     @property
     def points(self) -> float:
@@ -130,7 +130,7 @@ Answer: TypeAlias = Options | Amount | Phrase | Order | Gaps | Prose
 
 
 @dataclass(frozen=True)
-class Picture:
+class TimelinePicture:
     """A timeline to look at: events as lines, a title, and what it shows in words."""
 
     events: str
@@ -147,7 +147,7 @@ class Variant:
     text: str
     answer: Answer = field(hash=False)
     feedback: str = ""  # of the question as a whole; choices have their own
-    picture: Picture | None = None
+    picture: TimelinePicture | None = None
 
     @property
     def id(self) -> str:
@@ -204,7 +204,7 @@ def _answer(question: bank.Question, names: dict[str, Value], rng: random.Random
             # in the order of the text, which numbers them
             return Gaps({name: _gap(question.gap[name], names, rng) for name in bank.gap_names(question.text)})
         case bank.Essay():
-            lines = (Criterion(line.points, fill(line.text, names)) for line in question.rubric)
+            lines = (RubricLine(line.points, fill(line.text, names)) for line in question.rubric)
             return Prose(question.num_words, tuple(lines))
         case _:
             return _gap(question, names, rng)
@@ -270,8 +270,8 @@ def _order(question: bank.Ordering, names: dict[str, Value], rng: random.Random)
     return Order(tuple(texts[place] for place in shown), tuple(shown.index(place) for place in in_order))
 
 
-def _picture(figure: bank.Figure, names: dict[str, Value]) -> Picture:
-    return Picture(fill(figure.events, names), fill(figure.title, names), fill(figure.alt, names))
+def _picture(figure: bank.Figure, names: dict[str, Value]) -> TimelinePicture:
+    return TimelinePicture(fill(figure.events, names), fill(figure.title, names), fill(figure.alt, names))
 
 
 def _number(expression: str, names: dict[str, Value]) -> float:

@@ -41,24 +41,24 @@ def chrome_trace(events: Iterable[Event]) -> str:
 def _lanes(events: Sequence[Event]) -> Iterator[int]:
     """For each event, in order of rank, stream and start, the lane of its stream in which it nests."""
     stream: tuple[int, str] | None = None
-    lane, lanes, free = 0, [_Lane()], []
+    lane, lanes, free = 0, [_TraceThread()], []
     for event in events:
         if stream != (event.rank, event.stream):
             stream = event.rank, event.stream
-            lane, lanes, free = 0, [_Lane()], []
+            lane, lanes, free = 0, [_TraceThread()], []
         start_ns, end_ns = _span_ns(event)
         if not lanes[lane].takes(start_ns, end_ns, nested=not event.peers):
             while free and free[0][0] != lanes[free[0][1]].free_ns:  # it has been used since
                 heapq.heappop(free)
             lane = heapq.heappop(free)[1] if free and free[0][0] <= start_ns else len(lanes)
-            lanes += [_Lane()] if lane == len(lanes) else []
+            lanes += [_TraceThread()] if lane == len(lanes) else []
             lanes[lane].takes(start_ns, end_ns, nested=False)
         heapq.heappush(free, (lanes[lane].free_ns, lane))
         yield lane
 
 
 @dataclass
-class _Lane:
+class _TraceThread:
     """A thread: when its last event ends, and when each of its open events ends, in ns."""
 
     free_ns: int = 0

@@ -19,10 +19,10 @@ from autograder.judging.report import Outcome
 from worldsize.emulate.protocol.operations import OPERATIONS
 from worldsize.launch import RankFailed, RunTimeout
 from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_POINT, WAITING, Call
-from worldsize.launch.protocol.failure import Cause, Failure
+from worldsize.launch.protocol.failure import Failure, FailureCause
 from worldsize.launch.protocol.source import Line, quote
 from worldsize.launch.reports import diagnosis
-from worldsize.launch.reports.diagnosis import FAILED, RETURNED, RUNNING, Standing
+from worldsize.launch.reports.diagnosis import FAILED, RETURNED, RUNNING, StoppedRank
 from worldsize.launch.reports.result import End, Ending
 from worldsize.launch.reports.text import describe_hang
 from worldsize.message import parse
@@ -43,8 +43,8 @@ _ENDINGS = {
     End.TIMEOUT: "The ranks were not done in their time.",
 }
 _CAUSES = {
-    Cause.MESSAGE: "what the rank sent cannot be read",
-    Cause.CONDUCTOR: "the emulated cluster ended the rank: what it posted cannot be",
+    FailureCause.MESSAGE: "what the rank sent cannot be read",
+    FailureCause.CONDUCTOR: "the emulated cluster ended the rank: what it posted cannot be",
 }
 
 Sources = Mapping[str, str]  # of what was handed in, by the file name that a traceback gives it
@@ -56,7 +56,7 @@ def of_failure(error: RankFailed, sources: Sources, sentences: Collection[str] =
     `sentences` are the forms of the checks' own messages.
     """
     culprit = error.failures[0]
-    if culprit.cause is Cause.MISMATCH:
+    if culprit.cause is FailureCause.MISMATCH:
         found = diagnosis.mismatch([_shown_standing(one, sources, len(error.standings)) for one in error.standings])
         headline = found.sentence if found else "the ranks call different collectives"
     else:
@@ -112,7 +112,7 @@ def _of_described(described: Any, sources: Sources) -> StudentFailed | None:
     return None
 
 
-def _of_hang(standings: Sequence[Standing], ending: Ending, sources: Sources) -> StudentFailed:
+def _of_hang(standings: Sequence[StoppedRank], ending: Ending, sources: Sources) -> StudentFailed:
     shown = [_shown_standing(one, sources, len(standings)) for one in standings]
     outcome = Outcome.HUNG if any(one.waits_in for one in standings) else Outcome.TIME_LIMIT
     # no progress for too long, or not done in time: a busy machine may cause that as well
@@ -122,15 +122,15 @@ def _of_hang(standings: Sequence[Standing], ending: Ending, sources: Sources) ->
 
 def _was_killed(failure: Failure) -> bool:
     """True for the signal that the kernel sends when memory is short; a rank that causes it gains nothing."""
-    return failure.cause is Cause.SIGNAL and failure.kind == signal.SIGKILL.name
+    return failure.cause is FailureCause.SIGNAL and failure.kind == signal.SIGKILL.name
 
 
 def _outcome_of(failure: Failure) -> Outcome:
-    if failure.cause is Cause.FORBIDDEN:
+    if failure.cause is FailureCause.FORBIDDEN:
         return Outcome.FORBIDDEN
-    if failure.cause is Cause.LIMIT:
+    if failure.cause is FailureCause.LIMIT:
         return Outcome.OUTPUT_LIMIT
-    if failure.cause is Cause.SIGNAL and failure.kind == signal.SIGXCPU.name:
+    if failure.cause is FailureCause.SIGNAL and failure.kind == signal.SIGXCPU.name:
         return Outcome.TIME_LIMIT
     return Outcome.CRASHED
 
@@ -141,7 +141,7 @@ def _outcome_of(failure: Failure) -> Outcome:
 def _headline(failure: Failure, sources: Sources, sentences: Collection[str]) -> str:
     if failure.cause in _CAUSES:
         return _CAUSES[failure.cause]
-    if failure.cause not in (Cause.REPORTED, Cause.FORBIDDEN):  # then the launcher has worded it
+    if failure.cause not in (FailureCause.REPORTED, FailureCause.FORBIDDEN):  # then the launcher has worded it
         return failure.headline
     own_words = words_of([*sources, *sources.values()])  # a cell has the name of what it is to define
     kind = shown_kind(failure.kind, own_words)
@@ -163,7 +163,7 @@ def _shown_lines(lines: Sequence[Line], sources: Sources) -> list[Line]:
     return shown[-_MAX_LINES:]
 
 
-def _shown_standing(standing: Standing, sources: Sources, world_size: int) -> Standing:
+def _shown_standing(standing: StoppedRank, sources: Sources, world_size: int) -> StoppedRank:
     calls = [shown for call in standing.calls if (shown := _shown_call(call, sources, world_size))]
     native = _shown_call(standing.native, sources, world_size) if standing.native else None
     return replace(standing, lines=_shown_lines(standing.lines, sources), calls=calls, native=native)
@@ -185,9 +185,9 @@ def _shown_call(call: Call, sources: Sources, world_size: int) -> Call | None:
     )
 
 
-def _read_standing(fields: Any) -> Standing:
+def _read_standing(fields: Any) -> StoppedRank:
     """Read the fields that `jail.agent.fields_of_standing` wrote. Raises: ValueError, TypeError, KeyError."""
-    return Standing(
+    return StoppedRank(
         _integer(fields["rank"]),
         fields["state"] if fields["state"] in (RETURNED, FAILED, RUNNING) else RUNNING,
         parse(fields["lines"][-20:], list[Line]),

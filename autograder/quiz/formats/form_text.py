@@ -8,7 +8,7 @@ from autograder.quiz.forms import Form
 from autograder.quiz.key import letter
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import png
-from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Picture, Prose
+from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Prose, TimelinePicture
 
 _WORDS_PER_LINE = 10  # by hand
 _SPARE_LINES = 2
@@ -76,6 +76,6 @@ def gap_hints(variant: Variant) -> list[tuple[int, str, list[tuple[str, str]]]]:
     return [(place, instruction(gap), lettered(gap)) for place, gap in gaps]
 
 
-def data_uri(picture: Picture) -> str:
+def data_uri(picture: TimelinePicture) -> str:
     """The picture as a data URI."""
     return f"data:image/png;base64,{base64.b64encode(png(picture)).decode()}"

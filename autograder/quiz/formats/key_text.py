@@ -10,7 +10,7 @@ from autograder.quiz.forms import Form
 from autograder.quiz.key import letter, printed
 from autograder.tables.roster import Student
 from worldsize.quiz import Variant
-from worldsize.quiz.variant import Amount, Criterion, Gaps, Options, Order, Phrase, Prose
+from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase, Prose, RubricLine
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Explained:
         return isinstance(self.variant.answer, Order)
 
     @property
-    def rubric(self) -> tuple[Criterion, ...]:
+    def rubric(self) -> tuple[RubricLine, ...]:
         """What earns the points of an essay; empty for other kinds."""
         return self.variant.answer.rubric if isinstance(self.variant.answer, Prose) else ()
 

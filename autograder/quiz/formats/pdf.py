@@ -22,7 +22,7 @@ from autograder.quiz.forms import Form
 from autograder.quiz.key import printed
 from worldsize.quiz import Variant
 from worldsize.quiz.question_text import png
-from worldsize.quiz.variant import Amount, Gaps, Options, Phrase, Picture, Prose
+from worldsize.quiz.variant import Amount, Gaps, Options, Phrase, Prose, TimelinePicture
 
 Paper = Literal["a4", "us-letter"]
 _ACCESSIBLE: Any = {"pdf_standards": "ua-1"}  # tagged, with words for pictures and formulas
@@ -117,7 +117,7 @@ def _contents(offered: list[tuple[str, str]]) -> str:
     return ", ".join(f"[{bank_text.typst(text)}]" for _, text in offered)
 
 
-def _file_name(picture: Picture) -> str:
+def _file_name(picture: TimelinePicture) -> str:
     return hashlib.sha256(repr(picture).encode()).hexdigest()[:20] + ".png"
 
 

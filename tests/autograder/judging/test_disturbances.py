@@ -183,4 +183,4 @@ def test_saves_are_counted_and_the_time_to_recover_is_taken() -> None:
     assert trial.record.saved_before == [4, 8, 12]
     again = [take for take in trial.record.takes if take.step == 10]
     assert struck.time_s and trial.recovery_s(struck) == pytest.approx(again[1].time_s - struck.time_s)
-    assert bench.Record().recovery_s(struck) is None
+    assert bench.TrainingRecord().recovery_s(struck) is None

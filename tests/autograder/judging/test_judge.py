@@ -14,9 +14,9 @@ from autograder.judging.report import Outcome
 from autograder.judging.request import JudgeRequest, judge
 from worldsize.launch import RankFailed, RunTimeout
 from worldsize.launch.protocol.call_log import Call
-from worldsize.launch.protocol.failure import Cause, Failure
+from worldsize.launch.protocol.failure import Failure, FailureCause
 from worldsize.launch.protocol.source import Line
-from worldsize.launch.reports.diagnosis import Standing
+from worldsize.launch.reports.diagnosis import StoppedRank
 from worldsize.launch.reports.result import End, Ending
 
 pytestmark = needs_jail
@@ -118,19 +118,19 @@ def test_how_a_run_ended_is_decided_by_no_words_of_the_students(tmp_path):
 
 
 WAITING = Call(1, "barrier", line=Line("<cell total>", 2, "total", "a line that is not there"))
-LOOPING = Standing(0, lines=[Line("/course/checks.py", 3, "check", "hidden"), Line("<cell total>", 2, "total", "x")])
+LOOPING = StoppedRank(0, lines=[Line("/course/checks.py", 3, "check", "hidden"), Line("<cell total>", 2, "total", "x")])
 
 
 @pytest.mark.parametrize(
     ("error", "outcome", "may_be_external"),
     [
-        (RunTimeout("", standings=[Standing(0, calls=[WAITING])], ending=Ending(End.STALLED)), HUNG, True),
-        (RunTimeout("", standings=[Standing(0, calls=[WAITING])], ending=Ending(End.STUCK)), HUNG, False),
-        (RunTimeout("", standings=[Standing(0, calls=[WAITING])], ending=Ending(End.TIMEOUT)), HUNG, True),
+        (RunTimeout("", standings=[StoppedRank(0, calls=[WAITING])], ending=Ending(End.STALLED)), HUNG, True),
+        (RunTimeout("", standings=[StoppedRank(0, calls=[WAITING])], ending=Ending(End.STUCK)), HUNG, False),
+        (RunTimeout("", standings=[StoppedRank(0, calls=[WAITING])], ending=Ending(End.TIMEOUT)), HUNG, True),
         (RunTimeout("", standings=[LOOPING], ending=Ending(End.TIMEOUT)), TIME_LIMIT, True),
-        (RankFailed("", [Failure(0, "SIGKILL", "it was killed", cause=Cause.SIGNAL)]), CRASHED, True),
+        (RankFailed("", [Failure(0, "SIGKILL", "it was killed", cause=FailureCause.SIGNAL)]), CRASHED, True),
         (RankFailed("", [Failure(0, "SIGKILL", "it was killed")]), CRASHED, False),
-        (RankFailed("", [Failure(0, "SIGXCPU", "", cause=Cause.SIGNAL)]), TIME_LIMIT, True),
+        (RankFailed("", [Failure(0, "SIGXCPU", "", cause=FailureCause.SIGNAL)]), TIME_LIMIT, True),
         (RankFailed("", []), CRASHED, False),
     ],
 )

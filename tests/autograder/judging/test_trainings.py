@@ -4,7 +4,7 @@ import pytest
 
 from autograder.judging.checks.trainings import expect_weights
 from worldsize import bench
-from worldsize.bench import Record, Take, Task, TrainingResult, Trial
+from worldsize.bench import Take, Task, TrainingRecord, TrainingResult, Trial
 from worldsize.check import CheckFailed
 
 TASK = Task(num_steps=1, batch_size=16)
@@ -15,7 +15,7 @@ def trained_with(factor: float) -> Trial:
     batches = TASK.batches(3)
     alone = bench.train_alone(TASK, batches)
     weights = alone.initial + factor * (alone.weights - alone.initial)
-    record = Record(takes=[Take(0, 0, 0, 16, 0.0)], weights=weights)
+    record = TrainingRecord(takes=[Take(0, 0, 0, 16, 0.0)], weights=weights)
     return Trial(TrainingResult(), record, batches)
 
 

@@ -54,7 +54,7 @@ def test_training_lowers_the_loss_and_does_not_forgive_a_gradient_of_another_sca
         (2 * torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())).backward()
         optimizer.step()
         optimizer.zero_grad()
-    record = bench.Record(weights=torch.cat([one.detach().flatten() for one in model.parameters()]))
+    record = bench.TrainingRecord(weights=torch.cat([one.detach().flatten() for one in model.parameters()]))
     assert bench.weights_error(Trial(bench.TrainingResult(), record, batches), task) > 0.02
 
 

@@ -11,7 +11,7 @@ from autograder.cli import app
 from worldsize import capstone
 from worldsize.capstone.__main__ import main
 from worldsize.capstone.programs import load_programs, recorded
-from worldsize.capstone.report import Report
+from worldsize.capstone.report import DesignReport
 
 GOOD = capstone.EXAMPLES / "ten_thousand_h100.toml"
 PROGRAMS = """
@@ -127,7 +127,7 @@ def test_a_recorded_step_is_priced_on_faster_links(mine):
     programs = load_programs(design, mine.parent)
     cost = recorded(programs.train, design)
     begin_s = time.process_time()
-    report = Report.of(design, cost)
+    report = DesignReport.of(design, cost)
     assert time.process_time() - begin_s < 2 * 3  # 0.7 s where this was written; a busy machine counts more
     assert 0 < report.figures.step_s < 0.1
     resources = {gain.resource for gain in report.gains}

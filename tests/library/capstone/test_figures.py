@@ -8,7 +8,7 @@ from autograder.capstone.step_times import cost_of
 from worldsize import capstone, hardware
 from worldsize.capstone import bill, saves
 from worldsize.capstone.report import published_table
-from worldsize.outages import Plan
+from worldsize.outages import SavePlan
 from worldsize.pricing import price
 from worldsize.units import DAY
 
@@ -77,7 +77,7 @@ def test_more_frequent_failures_cost_goodput_and_a_policy_decides():
 
     def policy(status):
         asked.append(status.event)
-        return Plan(900.0)
+        return SavePlan(900.0)
 
     assert capstone.run(GOOD, cost, policy).goodput_fraction == base.goodput_fraction
     assert {"start", "saved", "failed"} <= {*asked}

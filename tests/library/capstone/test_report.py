@@ -7,7 +7,7 @@ import pytest
 
 from autograder.capstone.step_times import cost_of
 from worldsize import capstone, draw
-from worldsize.capstone.report import Report, verdict
+from worldsize.capstone.report import DesignReport, verdict
 from worldsize.capstone.sweep import days_against_dollars, front, sweep
 
 GOOD = capstone.example("ten_thousand_h100")
@@ -26,13 +26,13 @@ class Counted:
 
 @pytest.fixture(scope="module")
 def report():
-    return Report.of(GOOD, cost_of(GOOD))
+    return DesignReport.of(GOOD, cost_of(GOOD))
 
 
 def test_ten_thousand_gpus_take_little_work():
     counted = Counted()
     begin_s = time.process_time()
-    Report.of(GOOD, counted)
+    DesignReport.of(GOOD, counted)
     took_s = time.process_time() - begin_s
     assert counted.num_calls <= 30
     assert took_s < 2 * 3  # 0.9 s where this was written; a busy machine counts more
@@ -93,7 +93,7 @@ def test_a_report_says_what_the_design_achieves(report):
         assert part in text
     assert "published" not in text and "budget" not in text
     late = capstone.changed(GOOD, budget__days=40)
-    assert "budget.days: it takes 46.0 days" in str(Report.of(late, cost_of(late)))
+    assert "budget.days: it takes 46.0 days" in str(DesignReport.of(late, cost_of(late)))
 
 
 def test_a_page_loads_nothing_and_shows_the_pictures(report):
@@ -104,7 +104,7 @@ def test_a_page_loads_nothing_and_shows_the_pictures(report):
 
 def test_of_a_published_system_the_published_figures_stand_beside():
     design = capstone.example("bloom_176b")
-    page = Report.of(design, cost_of(design)).page()
+    page = DesignReport.of(design, cost_of(design)).page()
     assert page.count("<table") == 4 and "chronicles, line 45" in page
 
 

@@ -63,7 +63,7 @@ def cluster(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")  # torchrun
         patch.setenv("OMP_NUM_THREADS", "1")
-        with slurm.Cluster(folder) as running:
+        with slurm.SlurmCluster(folder) as running:
             yield running
 
 
@@ -83,7 +83,7 @@ def weights_of_one_process() -> torch.Tensor:
 
 
 @pytest.mark.timeout(600)
-def test_the_generated_array_survives_a_requeue_and_loses_no_step(cluster: slurm.Cluster, tmp_path: Path) -> None:
+def test_the_generated_array_survives_a_requeue_and_loses_no_step(cluster: slurm.SlurmCluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     command = ("train.py", str(tmp_path), str(NUM_STEPS))
     job = Job("train", "none", command, num_nodes=2, gpus_per_node=0, time_limit_s=600)
@@ -109,7 +109,7 @@ def test_the_generated_array_survives_a_requeue_and_loses_no_step(cluster: slurm
     torch.testing.assert_close(state["model"]["weight"], weights_of_one_process())
 
 
-def test_a_run_that_fails_is_followed_by_the_next_of_the_chain(cluster: slurm.Cluster, tmp_path: Path) -> None:
+def test_a_run_that_fails_is_followed_by_the_next_of_the_chain(cluster: slurm.SlurmCluster, tmp_path: Path) -> None:
     job = Job("fails", "none", ("-c", "raise SystemExit(1)"), 1, 0, max_restarts=1, time_limit_s=600)
     text = manifests(job)["slurm.sbatch"]
     (tmp_path / "fails.sbatch").write_text(text.replace("torchrun \\", "false \\"))  # fails at once
@@ -118,7 +118,7 @@ def test_a_run_that_fails_is_followed_by_the_next_of_the_chain(cluster: slurm.Cl
     assert all("run" in (tmp_path / f"fails-{run}.log").read_text() for run in range(2))
 
 
-def test_slurm_refuses_what_the_check_refuses(cluster: slurm.Cluster, tmp_path: Path) -> None:
+def test_slurm_refuses_what_the_check_refuses(cluster: slurm.SlurmCluster, tmp_path: Path) -> None:
     script = tmp_path / "wrong.sbatch"
     script.write_text(
         "#!/bin/bash\n#SBATCH --job-name=a\n#SBATCH --nodes=2\n#SBATCH --time=10\n#SBATCH --requeues\ntrue\n"
@@ -127,7 +127,7 @@ def test_slurm_refuses_what_the_check_refuses(cluster: slurm.Cluster, tmp_path: 
         cluster.submit(script)
 
 
-def test_a_job_that_does_not_end_is_named(cluster: slurm.Cluster, tmp_path: Path) -> None:
+def test_a_job_that_does_not_end_is_named(cluster: slurm.SlurmCluster, tmp_path: Path) -> None:
     script = tmp_path / "long.sbatch"
     script.write_text("#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --output=/dev/null\nsleep 600\n")
     number = cluster.submit(script)
@@ -138,8 +138,8 @@ def test_a_job_that_does_not_end_is_named(cluster: slurm.Cluster, tmp_path: Path
     cluster.wait(number)
 
 
-def test_nothing_is_left_of_a_cluster_with_a_running_job(cluster: slurm.Cluster, tmp_path: Path) -> None:
-    with slurm.Cluster(tmp_path / "other", num_nodes=1) as other:
+def test_nothing_is_left_of_a_cluster_with_a_running_job(cluster: slurm.SlurmCluster, tmp_path: Path) -> None:
+    with slurm.SlurmCluster(tmp_path / "other", num_nodes=1) as other:
         script = tmp_path / "stays.sbatch"
         script.write_text("#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --output=/dev/null\necho $$ > pid\nsleep 600\n")
         other.submit(script)
@@ -151,11 +151,11 @@ def test_nothing_is_left_of_a_cluster_with_a_running_job(cluster: slurm.Cluster,
     assert "UP" in cluster.run("scontrol", "ping"), "another cluster on this machine goes on"
 
 
-def test_the_daemons_end_with_a_kernel_that_is_killed(cluster: slurm.Cluster, tmp_path: Path) -> None:
+def test_the_daemons_end_with_a_kernel_that_is_killed(cluster: slurm.SlurmCluster, tmp_path: Path) -> None:
     program = f"""
 import os, signal
 from worldsize.course import slurm
-started = slurm.Cluster({str(tmp_path)!r}, num_nodes=1).__enter__()._started
+started = slurm.SlurmCluster({str(tmp_path)!r}, num_nodes=1).__enter__()._started
 print(*(process.pid for process in started), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -168,7 +168,7 @@ def test_without_slurm_the_error_says_what_to_install(tmp_path: Path, monkeypatc
     monkeypatch.setattr(slurm, "_path", lambda program: "" if program == "slurmd" else "there")
     assert slurm.missing() == ["slurmd"]
     with pytest.raises(RuntimeError, match="apt-get install slurmd"):
-        slurm.Cluster(tmp_path)
+        slurm.SlurmCluster(tmp_path)
 
 
 def test_a_daemon_that_does_not_start_says_why(tmp_path: Path, monkeypatch) -> None:
@@ -176,5 +176,5 @@ def test_a_daemon_that_does_not_start_says_why(tmp_path: Path, monkeypatch) -> N
         give_up("slurm", f"needs Debian's packages {' '.join(lacking)}")
     monkeypatch.setattr(slurm, "_CONFIG", slurm._CONFIG + "Nonsense=1\n")
     monkeypatch.setattr(slurm, "_STARTS_WITHIN_S", 3)
-    with pytest.raises(RuntimeError, match=r"slurmctld did not start: .*Nonsense"), slurm.Cluster(tmp_path):
+    with pytest.raises(RuntimeError, match=r"slurmctld did not start: .*Nonsense"), slurm.SlurmCluster(tmp_path):
         pass

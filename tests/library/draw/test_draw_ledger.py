@@ -5,13 +5,13 @@ import math
 import pytest
 
 from worldsize import draw, ledger
-from worldsize.ledger import Entry, Table
+from worldsize.ledger import Entry, PredictionTable
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
 def drawn(**entries):
-    return draw.ledger(Table({name: Entry(*values) for name, values in entries.items()}))
+    return draw.ledger(PredictionTable({name: Entry(*values) for name, values in entries.items()}))
 
 
 def texts(picture):
@@ -80,7 +80,7 @@ def test_a_whole_course_is_described_by_its_worst_guesses():
 
 def test_an_empty_ledger_says_how_to_begin():
     with pytest.raises(ValueError, match=r"The ledger is empty: make a prediction with `predictions\.ask"):
-        draw.ledger(Table({}))
+        draw.ledger(PredictionTable({}))
 
 
 def test_what_the_ledger_shows_is_what_is_drawn(tmp_path):

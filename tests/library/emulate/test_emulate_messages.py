@@ -11,21 +11,21 @@ import pytest
 from worldsize import framing, hardware
 from worldsize.emulate.launcher.server import Emulation
 from worldsize.emulate.protocol.messages import (
-    Answer,
     Awaited,
     Blocked,
     Compute,
     Emulated,
-    Failed,
     Hurry,
     Left,
+    OperationFailed,
+    OperationResult,
     Posted,
     Refused,
     read_from_conductor,
     read_from_rank,
 )
 from worldsize.emulate.protocol.record import COMPUTE, JOIN, MARK, POST, WAIT, Step
-from worldsize.launch.protocol.messages import Job
+from worldsize.launch.protocol.messages import RunFunction
 from worldsize.message import pack_and_send, parse, read, to_fields
 
 STEPS = [
@@ -47,10 +47,10 @@ def test_a_job_is_read_as_it_was_sent():
     one, other = socket.socketpair()
     with one, other:
         cluster = Emulated(8, COMPUTES, ["send"], {"read": "no shared storage"})
-        sent = Job(1, 2, "auto", 60.0, 1, env={}, sources={}, emulated=cluster)
+        sent = RunFunction(1, 2, "auto", 60.0, 1, env={}, sources={}, emulated=cluster)
         pack_and_send(one, sent, b"body")
         header, body, _ = framing.receive(other)
-    assert (read(header, Job), body) == (sent, b"body")
+    assert (read(header, RunFunction), body) == (sent, b"body")
 
 
 @pytest.mark.parametrize("message", FROM_RANK, ids=lambda message: type(message).__name__)
@@ -60,7 +60,15 @@ def test_a_message_of_a_rank_is_read_as_it_was_sent(message):
 
 
 @pytest.mark.parametrize(
-    "message", [Hurry(), Answer(3), Answer(3, src=0), Failed(3, 0.5, (0, 2)), Failed(3, 0.0, ())], ids=ascii
+    "message",
+    [
+        Hurry(),
+        OperationResult(3),
+        OperationResult(3, src=0),
+        OperationFailed(3, 0.5, (0, 2)),
+        OperationFailed(3, 0.0, ()),
+    ],
+    ids=ascii,
 )
 def test_a_message_of_the_conductor_is_read_as_it_was_sent(message):
     assert read_from_conductor(message.to_bytes()) == message
@@ -117,7 +125,7 @@ def names(**changes):
     ("header", "words"),
     [
         (b"", "begins with b'' was not expected"),
-        (Answer(1).to_bytes(), "was not expected"),
+        (OperationResult(1).to_bytes(), "was not expected"),
         (b"\xff" + bytes(100), r"begins with b'\\xff' was not expected"),
         (posted(names(op="x" * 300)), "op has more than 200 characters"),
         (posted(names(group="x" * 201)), "group has more than 200 characters"),

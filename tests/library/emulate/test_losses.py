@@ -14,9 +14,9 @@ import worldsize as ws
 from worldsize import emulate, framing, hardware, pricing
 from worldsize.emulate.launcher import server
 from worldsize.emulate.launcher.bound import Bound
-from worldsize.emulate.launcher.conductor import Conductor, Failure, Post, TimedWait
+from worldsize.emulate.launcher.conductor import Conductor, OperationFailure, Post, TimedWait
 from worldsize.emulate.launcher.server import Emulation
-from worldsize.emulate.launcher.simulator import Prices, replay, times
+from worldsize.emulate.launcher.simulator import ClusterPrices, replay, times
 from worldsize.emulate.protocol.messages import Posted
 from worldsize.emulate.protocol.operations import ASK
 from worldsize.emulate.protocol.record import COMPUTE, POST, TIMEOUT, WAIT, Operation, Step
@@ -98,7 +98,7 @@ class Cost:
     time_s, delay_s, sent_bytes_per_rank = 2.0, 0.0, 4.0
 
 
-PRICES = Prices(lambda src, dst: Route(), lambda hop: 4.0, lambda operation: Cost())
+PRICES = ClusterPrices(lambda src, dst: Route(), lambda hop: 4.0, lambda operation: Cost())
 
 
 def test_what_is_open_with_a_lost_rank_fails_when_that_is_heard_and_what_comes_later_at_once():
@@ -109,12 +109,12 @@ def test_what_is_open_with_a_lost_rank_fails_when_that_is_heard_and_what_comes_l
     played.work(1, 9.0)
     played.post(1, "recv", peer=2)
     assert not played.conductor.is_stuck
-    assert played.decide() == [(0, Failure(7.0, (2,)))]
+    assert played.decide() == [(0, OperationFailure(7.0, (2,)))]
     played.work(0, 0.5)
     played.post(0, "send", peer=2)
-    assert played.decide() == [(0, Failure(7.0, (2,)))]  # at its own 0.5: the record has no wait
+    assert played.decide() == [(0, OperationFailure(7.0, (2,)))]  # at its own 0.5: the record has no wait
     played.post(0, "barrier", ranks=(0, 1))
-    assert played.decide() == [(1, Failure(7.0, (2,)))]
+    assert played.decide() == [(1, OperationFailure(7.0, (2,)))]
     assert played.post(1, "barrier", ranks=(0, 1)) == [(0, None), (1, None)]
 
 
@@ -142,13 +142,13 @@ def test_what_a_lost_rank_had_posted_is_carried_out_for_those_who_have_not_heard
     assert played.post(0, "recv", peer=2) == [(2, None), (0, None)]
     played.post(1, "recv", peer=0)
     played.post(0, "all_reduce")
-    assert played.decide() == [(0, Failure(0.0, (2,)))]
+    assert played.decide() == [(0, OperationFailure(0.0, (2,)))]
     played.post(0, "send", peer=1)
     played.post(1, "all_reduce")
     assert played.post(0, "recv", peer=1) == []
-    assert played.decide() == [(1, Failure(0.0, (2,)))]
+    assert played.decide() == [(1, OperationFailure(0.0, (2,)))]
     assert played.post(1, "recv", peer=2) == []
-    assert played.decide() == [(1, Failure(0.0, (2,)))], "rank 1 has heard, whatever was sent to it before"
+    assert played.decide() == [(1, OperationFailure(0.0, (2,)))], "rank 1 has heard, whatever was sent to it before"
 
 
 def test_a_post_that_has_failed_is_no_part_of_anything():
@@ -160,11 +160,11 @@ def test_a_post_that_has_failed_is_no_part_of_anything():
     assert played.decide() == [(1, None)]  # at 0.0
     played.work(1, 9.0)
     played.post(1, ASK, ranks=())
-    assert played.decide() == [(0, Failure(1.0, (2,)))]
+    assert played.decide() == [(0, OperationFailure(1.0, (2,)))]
     played.post(0, "recv", peer=1)
     assert played.decide() == [(1, None)]
     assert played.post(1, "all_reduce") == []
-    assert played.decide() == [(1, Failure(1.0, (2,)))]
+    assert played.decide() == [(1, OperationFailure(1.0, (2,)))]
 
 
 def test_a_receive_from_any_rank_takes_what_was_sent_before_the_loss_was_heard():
@@ -179,7 +179,7 @@ def test_a_receive_from_any_rank_takes_what_was_sent_before_the_loss_was_heard()
     played.post(0, "recv")
     played.work(1, 6.0)
     played.post(1, "send", peer=0)
-    assert played.decide() == [(0, Failure(7.0, (2,)))]
+    assert played.decide() == [(0, OperationFailure(7.0, (2,)))]
 
 
 def test_of_two_losses_the_first_is_heard_first():
@@ -189,9 +189,9 @@ def test_of_two_losses_the_first_is_heard_first():
     played.work(2, 1.0)
     played.lose(2, 4.0)
     played.post(0, "all_reduce")
-    assert played.decide() == [(0, Failure(5.0, (2,)))]
+    assert played.decide() == [(0, OperationFailure(5.0, (2,)))]
     played.post(0, "all_reduce", ranks=(0, 1))
-    assert played.decide() == [(0, Failure(6.0, (1,)))]
+    assert played.decide() == [(0, OperationFailure(6.0, (1,)))]
 
 
 def test_a_lost_rank_asks_and_waits_no_more():
@@ -203,13 +203,18 @@ def test_a_lost_rank_asks_and_waits_no_more():
     played.post(0, ASK, ranks=())
     assert played.decide() == [(0, None)]
     played.post(0, "send", peer=1)
-    assert played.decide() == [(0, Failure(1.0, (1,)))]
+    assert played.decide() == [(0, OperationFailure(1.0, (1,)))]
     assert not played.conductor.depends_on_time
 
 
 @pytest.mark.parametrize(
     ("timeout_s", "failure"),
-    [(9.5, Failure(9.5, ())), (10.0, None), (8.0, Failure(8.0, ())), (1.0, Failure(1.0, (1,)))],
+    [
+        (9.5, OperationFailure(9.5, ())),
+        (10.0, None),
+        (8.0, OperationFailure(8.0, ())),
+        (1.0, OperationFailure(1.0, (1,))),
+    ],
 )
 def test_a_wait_ends_when_its_message_comes_or_its_time_is_over(timeout_s, failure):
     played = Played(2)
@@ -230,7 +235,7 @@ def test_a_wait_ends_before_what_happens_later_and_the_wait_may_be_repeated():
     played.post(1, ASK, ranks=())
     played.work(2, 1.0)
     played.post(2, "all_reduce")
-    assert played.decide() == [(0, Failure(3.0, (1,)))]
+    assert played.decide() == [(0, OperationFailure(3.0, (1,)))]
     played.wait(0, 1, 3.0)
     assert played.decide() == [(1, None)]
     played.post(1, "all_reduce")  # at 4.0, and it takes 2.0
@@ -246,7 +251,7 @@ def test_a_wait_ends_before_what_happens_later_and_the_wait_may_be_repeated():
 
 
 def test_a_loss_that_is_heard_in_time_ends_a_wait():
-    for timeout_s, failures in ((6.0, [Failure(6.0, (1,))]), (7.0, [Failure(7.0, (1,)), None])):
+    for timeout_s, failures in ((6.0, [OperationFailure(6.0, (1,))]), (7.0, [OperationFailure(7.0, (1,)), None])):
         played = Played(2)
         played.work(1, 5.0)
         played.lose(1, 2.0)
@@ -326,7 +331,7 @@ def play(programs, losses, order):
         if wait.number in answers[wait.rank]:
             end_s = replayed.posted_s(wait.rank, wait.number) + wait.timeout_s
             is_late = replayed.done_s(wait.rank, wait.awaited) > end_s
-            assert is_late == isinstance(answers[wait.rank][wait.number], Failure)
+            assert is_late == isinstance(answers[wait.rank][wait.number], OperationFailure)
     return answers, done_s
 
 

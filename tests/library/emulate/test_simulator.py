@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from worldsize.emulate.launcher.simulator import Prices, replay
+from worldsize.emulate.launcher.simulator import ClusterPrices, replay
 from worldsize.emulate.protocol.record import COMPUTE, POST, WAIT, Operation, Step
 
 
@@ -23,7 +23,7 @@ class Cost:
 
 def prices(latency_s=1.0, capacity=10.0, collective_s=5.0, shared=(), delay_s=0.0, is_rendezvous=False):
     """Every rank has a way out and one in, at 10 bytes a second; and what all messages share."""
-    return Prices(
+    return ClusterPrices(
         lambda src, dst: Way(latency_s, (f"{src} out", f"{dst} in", *shared)),
         lambda hop: capacity,
         lambda operation: Cost(collective_s, delay_s=delay_s),
@@ -181,7 +181,9 @@ def test_an_empty_message_takes_its_latency():
 def test_a_collective_is_priced_once_for_all_its_ranks():
     priced = []
     asked = prices()
-    counting = Prices(asked.route, asked.capacity_bytes_per_s, lambda one: priced.append(one) or asked.collective(one))
+    counting = ClusterPrices(
+        asked.route, asked.capacity_bytes_per_s, lambda one: priced.append(one) or asked.collective(one)
+    )
     operations = [collective((0, 1, 2, 3), number) for number in (1, 2)]
     replay([[post(1), post(2), wait(1), wait(2)]] * 4, operations, counting)
     assert priced == operations

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worldsize import emulate, hardware
-from worldsize.emulate.launcher.simulator import Prices, replay
+from worldsize.emulate.launcher.simulator import ClusterPrices, replay
 from worldsize.emulate.protocol.record import COMPUTE, JOIN, MARK, POST, WAIT, Operation, Step
 from worldsize.faults import Faults, SlowLink
-from worldsize.hardware import Host, Link, Storage
+from worldsize.hardware import Host, Link, StorageSystem
 from worldsize.units import GB, MB, US
 
 SOURCE = "made up, 2026"
 PCIE = Link("PCIe", 2 * US, 50 * GB, SOURCE, kind="pcie")
 HOST = Host("host", PCIE, 2_000 * GB, 1_000 * GB, SOURCE)
-DRIVES = Storage("drives", 20 * GB, 10 * GB, 0.0, SOURCE)
-STORE = Storage("store", 40 * GB, 20 * GB, 0.001, SOURCE, 100 * GB, 50 * GB)
+DRIVES = StorageSystem("drives", 20 * GB, 10 * GB, 0.0, SOURCE)
+STORE = StorageSystem("store", 40 * GB, 20 * GB, 0.001, SOURCE, 100 * GB, 50 * GB)
 CLUSTER = replace(hardware.H100_NDR, num_nodes=8, host=HOST, local_storage=DRIVES, shared_storage=STORE)
 NETWORK_BYTES_PER_S = 48 * GB
 
@@ -29,7 +29,9 @@ def transfer(way, size_bytes, lane=""):
 
 def prices(cluster=CLUSTER, faults=()):
     found = Faults(faults, cluster, cluster.world_size)
-    return Prices(cluster.route, found.capacity_bytes_per_s, lambda one: None, transfer_route=cluster.transfer_route)
+    return ClusterPrices(
+        cluster.route, found.capacity_bytes_per_s, lambda one: None, transfer_route=cluster.transfer_route
+    )
 
 
 def ends_s(steps, cluster=CLUSTER, faults=(), operations=()):

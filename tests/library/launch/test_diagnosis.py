@@ -5,7 +5,7 @@ import pytest
 from worldsize.launch.protocol.call_log import BROKEN, DONE, WAITING, Call
 from worldsize.launch.protocol.failure import Failure, of_status
 from worldsize.launch.protocol.source import Line
-from worldsize.launch.reports.diagnosis import FAILED, RETURNED, RUNNING, Standing, diagnose, mismatch, name_ranks
+from worldsize.launch.reports.diagnosis import FAILED, RETURNED, RUNNING, StoppedRank, diagnose, mismatch, name_ranks
 from worldsize.launch.reports.text import blame, describe_failure, describe_hang, held_up
 
 LINE = Line("/tmp/a.py", 3, "step", "f()")
@@ -17,7 +17,7 @@ def collective(sequence, state=DONE, op="all_reduce", shape=(4,), **kwargs):
 
 
 def waits(rank, *calls):
-    return Standing(rank, RUNNING, [LINE], list(calls))
+    return StoppedRank(rank, RUNNING, [LINE], list(calls))
 
 
 def sentence(*standings):
@@ -34,14 +34,14 @@ def test_the_rank_that_has_not_come_is_named_with_what_it_does():
     others = [waits(rank, collective(1), collective(2, WAITING)) for rank in (0, 1)]
     for state, does in [(RETURNED, "has returned"), (FAILED, "has failed"), (RUNNING, "is at a.py, line 3, in step")]:
         told = "Ranks 0 and 1 wait for rank 2 in collective 2, all_reduce (float32 [4]); rank 2 "
-        assert sentence(*others, Standing(2, state, [LINE], [collective(1)])) == f"{told}{does}."
+        assert sentence(*others, StoppedRank(2, state, [LINE], [collective(1)])) == f"{told}{does}."
 
 
 def test_of_a_chain_of_waits_its_end_is_named():
     standings = [
         waits(0, Call(0, "recv", peer=1)),
         waits(1, Call(0, "recv", peer=2)),
-        Standing(2, RETURNED),
+        StoppedRank(2, RETURNED),
     ]
     assert sentence(*standings) == "Rank 1 waits for rank 2 in recv from rank 2; rank 2 has returned."
     assert diagnose(standings).culprits == [2]
@@ -111,7 +111,7 @@ def test_groups_of_the_same_ranks_are_told_apart():
     assert mismatch(standings) is None
     assert sentence(*standings).startswith("Ranks 0 and 1 wait for each other: rank 0 waits for rank 1 in collective 1")
     again = [waits(0, collective(1, WAITING, ranks=(0, 1), group=name)) for name in ("1", "2")]
-    assert diagnose([again[0], Standing(1, RUNNING, [LINE], again[1].calls)]).culprits == [0, 1]
+    assert diagnose([again[0], StoppedRank(1, RUNNING, [LINE], again[1].calls)]).culprits == [0, 1]
 
 
 def test_a_call_in_which_a_rank_takes_no_part_matches_none():
@@ -120,14 +120,14 @@ def test_a_call_in_which_a_rank_takes_no_part_matches_none():
 
 def test_a_collective_of_torch_s_own_waits_for_who_has_not_started_it():
     native = Call(0, "torch's own all_reduce", None, 5, state=WAITING)
-    waiting = Standing(0, native=native, num_native=5)
-    assert diagnose([waiting, Standing(1, num_native=4)]).culprits == [1]
-    assert diagnose([waiting, Standing(1, num_native=5)]) is None
+    waiting = StoppedRank(0, native=native, num_native=5)
+    assert diagnose([waiting, StoppedRank(1, num_native=4)]).culprits == [1]
+    assert diagnose([waiting, StoppedRank(1, num_native=5)]) is None
 
 
 def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
     standings = [waits(rank, collective(1, WAITING)) for rank in (0, 2)]
-    report = describe_hang([*standings, Standing(1, RETURNED), Standing(3)], "Too late.")
+    report = describe_hang([*standings, StoppedRank(1, RETURNED), StoppedRank(3)], "Too late.")
     assert report.splitlines() == [
         "Too late.",
         "Ranks 0 and 2 wait for rank 1 in collective 1, all_reduce (float32 [4]); rank 1 has returned. "
@@ -137,7 +137,7 @@ def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
         "    f()",
         "Rank 3 stood outside any call, and did not report where",
     ]
-    odd = Standing(1, RETURNED, [], [collective(1, op="barrier")])
+    odd = StoppedRank(1, RETURNED, [], [collective(1, op="barrier")])
     assert describe_hang([waits(0, collective(1, WAITING)), odd], "Too late.").splitlines()[1:3] == [
         "Collectives do not match: Rank 0 calls collective 1, all_reduce (float32 [4]), "
         "rank 1 calls collective 1, barrier (float32 [4]).",
@@ -147,7 +147,11 @@ def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
 
 
 def test_who_held_up_the_rest_comes_first():
-    standings = [waits(0, collective(1, WAITING)), Standing(1, RETURNED), Standing(2, RETURNED, [], [collective(1)])]
+    standings = [
+        waits(0, collective(1, WAITING)),
+        StoppedRank(1, RETURNED),
+        StoppedRank(2, RETURNED, [], [collective(1)]),
+    ]
     assert [(one.rank, one.message) for one in held_up(standings)] == [
         (1, "has returned"),
         (0, "waits in collective 1, all_reduce (float32 [4])"),
@@ -157,7 +161,7 @@ def test_who_held_up_the_rest_comes_first():
 def test_failures_of_several_kinds_are_told_by_the_clock():
     late = Failure(0, "ValueError", "b", [Line("/tmp/a.py", 3, "<lambda>", " f() ")], 20)
     early = Failure(2, "KeyError", "a", [Line("/tmp/ipykernel_1/5.py", 7, "step", "")], 10)
-    standings = [Standing(0, FAILED, [], [collective(3, BROKEN)]), Standing(1), Standing(2, FAILED)]
+    standings = [StoppedRank(0, FAILED, [], [collective(3, BROKEN)]), StoppedRank(1), StoppedRank(2, FAILED)]
     assert describe_failure(blame([late, early], standings), standings, 3).splitlines() == [
         "Rank 2 of 3 failed with KeyError: a",
         "  the cell, line 7, in step",

@@ -9,20 +9,20 @@ from worldsize import framing, hardware
 from worldsize.emulate.protocol.messages import Compute, Emulated
 from worldsize.launch.protocol.call_log import Call
 from worldsize.launch.protocol.events import SentEvent
-from worldsize.launch.protocol.failure import Cause, Failure
+from worldsize.launch.protocol.failure import Failure, FailureCause
 from worldsize.launch.protocol.messages import (
     Done,
     Events,
     Failed,
     Held,
     Hello,
-    Job,
     Joined,
     Kill,
     Leave,
-    Place,
     Position,
+    RunFunction,
     ThreadFailed,
+    WorkingDirectory,
     read_from_rank,
 )
 from worldsize.launch.protocol.source import Line
@@ -33,7 +33,7 @@ LINE = Line("/tmp/a.py", 3, "step", "f()")
 FAILURE = Failure(0, "KeyError", "'weights'", [LINE], 10)
 HELLO = Hello(pid=7, rank=1, local_rank=0, world_size=2, restarts=0)
 COMPUTE = Compute(kind="none", scale=1.0, gpu=hardware.H100)
-JOB = Job(
+JOB = RunFunction(
     rank=1,
     world_size=2,
     backend="auto",
@@ -42,7 +42,7 @@ JOB = Job(
     env={"A": "1"},
     sources={},
     store="/tmp/s",
-    place=Place("/", ["/lib"]),
+    place=WorkingDirectory("/", ["/lib"]),
     emulated=Emulated(local_world_size=8, compute=COMPUTE, allow=None),
 )
 
@@ -149,15 +149,15 @@ def test_a_hello_that_cannot_be_is_refused(changes, words):
 @pytest.mark.parametrize(("field", "value"), [("backend", 3), ("store", None), ("network", []), ("emulated", 3)])
 def test_a_malformed_job_is_refused(field, value):
     fields = to_fields(JOB)
-    assert read(json.dumps(fields).encode(), Job) == JOB
+    assert read(json.dumps(fields).encode(), RunFunction) == JOB
     with pytest.raises(ValueError, match=rf"Expected `.*`, got `.*` - at `\$.{field}`"):
-        read(json.dumps({**fields, field: value}).encode(), Job)
+        read(json.dumps({**fields, field: value}).encode(), RunFunction)
 
 
 def test_a_rank_cannot_say_whose_failure_it_is_nor_how_it_was_seen():
-    fields = to_fields(FAILURE) | {"rank": 5, "cause": Cause.SIGNAL.value}
+    fields = to_fields(FAILURE) | {"rank": 5, "cause": FailureCause.SIGNAL.value}
     failed = read_from_rank(json.dumps({"kind": "failed", "spans": [], "failure": fields}).encode())
-    assert (failed.failure.rank, failed.failure.cause) == (0, Cause.REPORTED)
+    assert (failed.failure.rank, failed.failure.cause) == (0, FailureCause.REPORTED)
 
 
 def test_every_message_has_a_kind_of_its_own():

@@ -21,7 +21,7 @@ from worldsize.launch.display.view import View
 from worldsize.launch.launcher import elastic
 from worldsize.launch.launcher.flags import Flags
 from worldsize.launch.protocol.call_log import CallLog
-from worldsize.launch.protocol.messages import Hello, Script
+from worldsize.launch.protocol.messages import Hello, RunScript
 from worldsize.launch.protocol.process import AGENT_PID, SOCKET
 from worldsize.message import pack, pack_and_send, read
 
@@ -228,7 +228,7 @@ def test_a_rank_of_a_script_tells_how_it_failed_and_leaves_with_its_exit_code(tm
         control, _ = server.accept()
         with control:
             hello = framing.read_fields(framing.receive(control)[0])
-            pack_and_send(control, Script(), fds=[CallLog.make().fd])
+            pack_and_send(control, RunScript(), fds=[CallLog.make().fd])
             assert rank.communicate()[0] == printed
             last = framing.read_fields(framing.receive(control)[0])
     assert (hello["kind"], hello["rank"], hello["pid"], rank.returncode) == ("hello", 1, rank.pid, code)
@@ -263,7 +263,7 @@ def test_a_script_that_connects_and_says_nothing_holds_up_nobody(group, caller):
     caller.sendall(hello[20:])
     group.turn(time.monotonic() + 1)
     assert [worker.rank for worker in group.workers] == [1]
-    assert read(framing.receive(caller)[0], Script) == Script()
+    assert read(framing.receive(caller)[0], RunScript) == RunScript()
     group.workers[0].pid = 0  # it is the test's own process
 
 
@@ -271,7 +271,7 @@ def test_a_script_that_connects_and_says_nothing_holds_up_nobody(group, caller):
     "sent",
     [
         b"\xff" * 100,
-        pack(Script()),
+        pack(RunScript()),
         framing.pack("hello", pid=5, rank=2, local_rank=0, world_size=2, restarts=0),
         framing.pack("hello", pid=1, rank=0, local_rank=0, world_size=2, restarts=0),
         pack(Hello(pid=5, rank=0, local_rank=0, world_size=2, restarts=0)) * 2,

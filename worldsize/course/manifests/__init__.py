@@ -2,7 +2,7 @@
 
 from worldsize.course.manifests.check import check, explain
 from worldsize.course.manifests.job import Job, Storage
-from worldsize.course.manifests.mistakes import Mistake
+from worldsize.course.manifests.mistakes import ManifestMistake
 from worldsize.course.manifests.render import manifests
 
-__all__ = ["Job", "Mistake", "Storage", "check", "explain", "manifests"]
+__all__ = ["Job", "ManifestMistake", "Storage", "check", "explain", "manifests"]

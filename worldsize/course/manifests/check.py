@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from worldsize.course.manifests import references, schema, yaml_text
-from worldsize.course.manifests.mistakes import Mistake, against, path_text
+from worldsize.course.manifests.mistakes import ManifestMistake, against, path_text
 from worldsize.course.manifests.schema import SCRIPT, Schemas
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+--([\w-]+)(?:[=\s]\s*(.*?))?\s*(?:\s#.*)?$")
 
 
-def check(text: str, crds: Path | str | None = None) -> list[Mistake]:
+def check(text: str, crds: Path | str | None = None) -> list[ManifestMistake]:
     """The mistakes in the documents of a YAML text, or in the options of a batch script for Slurm; none is [].
 
     A document is compared with our schema of its kind, which has the fields that the course teaches and refuses others.
@@ -30,13 +30,13 @@ def check(text: str, crds: Path | str | None = None) -> list[Mistake]:
     try:
         documents = yaml_text.load(text)
     except ValueError as error:
-        return [Mistake("", "", "", f"this is not YAML: {error}")]
+        return [ManifestMistake("", "", "", f"this is not YAML: {error}")]
     if not documents:
-        return [Mistake("", "", "", "there is no document in this text")]
+        return [ManifestMistake("", "", "", "there is no document in this text")]
     found = [mistake for document in documents for mistake in _check_document(document, schemas)]
     named = [document for document in documents if isinstance(document, dict)]
     for number, where, what in references.lost(named):
-        found.append(Mistake(str(named[number].get("kind")), references.name_of(named[number]), where, what))
+        found.append(ManifestMistake(str(named[number].get("kind")), references.name_of(named[number]), where, what))
     return found
 
 
@@ -61,13 +61,13 @@ def _explained(text: str) -> Iterator[tuple[str, tuple[str, str], Any]]:
         yield kind, (api, kind), document
 
 
-def _check_document(document: Any, schemas: Schemas) -> list[Mistake]:
+def _check_document(document: Any, schemas: Schemas) -> list[ManifestMistake]:
     if not isinstance(document, dict):
-        return [Mistake("", "", "", f"a document must have named fields; this one is {str(document)[:60]!r}")]
+        return [ManifestMistake("", "", "", f"a document must have named fields; this one is {str(document)[:60]!r}")]
     kind, api, name = str(document.get("kind", "")), str(document.get("apiVersion", "")), references.name_of(document)
     if (api, kind) not in schemas:
-        return [Mistake(kind, name, "apiVersion", _unknown_kind(api, kind, schemas))]
-    return [Mistake(kind, name, where, what) for where, what in against(schemas[api, kind], document)]
+        return [ManifestMistake(kind, name, "apiVersion", _unknown_kind(api, kind, schemas))]
+    return [ManifestMistake(kind, name, where, what) for where, what in against(schemas[api, kind], document)]
 
 
 def _unknown_kind(api: str, kind: str, schemas: Schemas) -> str:
@@ -78,18 +78,18 @@ def _unknown_kind(api: str, kind: str, schemas: Schemas) -> str:
     return f"there is no schema for {kind or 'a document without a kind'}; save its CRD and pass crds=, or use {kinds}"
 
 
-def _check_script(text: str) -> list[Mistake]:
+def _check_script(text: str) -> list[ManifestMistake]:
     options = _options(text)
     name = options.get("job-name", "")
-    found = [Mistake(SCRIPT[1], name, where, what) for where, what in against(schema.ours()[SCRIPT], options)]
+    found = [ManifestMistake(SCRIPT[1], name, where, what) for where, what in against(schema.ours()[SCRIPT], options)]
     is_head = True
     for number, line in enumerate(text.splitlines(), start=1):
         is_directive = line.startswith("#SBATCH")
         if is_directive and not is_head:
             what = "Slurm reads no option after the first command; move it to the top"
-            found.append(Mistake(SCRIPT[1], name, f"line {number}", what))
+            found.append(ManifestMistake(SCRIPT[1], name, f"line {number}", what))
         elif is_directive and not _DIRECTIVE.match(line):
-            found.append(Mistake(SCRIPT[1], name, f"line {number}", "write the option as #SBATCH --name=value"))
+            found.append(ManifestMistake(SCRIPT[1], name, f"line {number}", "write the option as #SBATCH --name=value"))
         is_head = is_head and (is_directive or line.startswith("#") or not line.strip())
     return found
 

@@ -22,7 +22,7 @@ _MOST_LISTED = 12
 
 
 @dataclass(frozen=True)
-class Mistake:
+class ManifestMistake:
     """One mistake: the kind and the name of the document, the field in it, and what is wrong and what right there."""
 
     kind: str

@@ -44,7 +44,7 @@ _AMOUNT = re.compile(
 
 
 @dataclass(frozen=True)
-class Amount:
+class WrittenNumber:
     """A number as it is written: `bare` without its unit, `value` with it, both within `half` and `half_value`."""
 
     text: str
@@ -60,7 +60,7 @@ class Amount:
         """True for a whole number without a unit."""
         return self.text.isdigit()
 
-    def is_from(self, other: Amount, is_rounded: bool = False) -> bool:
+    def is_from(self, other: WrittenNumber, is_rounded: bool = False) -> bool:
         """True where this may be the other number, rounded to the digits that are shown here.
 
         `is_rounded`: the sentence says "about", so that zeros at the end are no digits.
@@ -82,20 +82,20 @@ class Amount:
             for mine, within, theirs, theirs_within in pairs
         )
 
-    def distance(self, other: Amount) -> float:
+    def distance(self, other: WrittenNumber) -> float:
         """How far apart two numbers are, relative to the larger, by whichever reading is nearer."""
         found = [(self.bare, other.bare), (self.value, other.value)]
         return min(abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in found)
 
 
-def amounts(text: str) -> Iterator[Amount]:
+def amounts(text: str) -> Iterator[WrittenNumber]:
     """Every number of a text, in its order."""
     for match in _AMOUNT.finditer(text):
         digits = re.sub(r"[,\s\u2009\u202f]", "", match["digits"])
         power = 10.0 ** int((match["power"] or match["ten"] or "0").replace("−", "-"))
         bare, half = float(digits) * power, 0.5 * 10.0 ** -len(digits.partition(".")[2]) * power
         measure, size = UNITS.get(match["unit"] or "", ("", 1.0))
-        yield Amount(match[0].strip(), match.start(), bare, half, bare * size, half * size, measure)
+        yield WrittenNumber(match[0].strip(), match.start(), bare, half, bare * size, half * size, measure)
 
 
 _MODELS = (

@@ -15,7 +15,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from worldsize.course.reporting.amounts import Amount, amounts, blanked
+from worldsize.course.reporting.amounts import WrittenNumber, amounts, blanked
 
 LEAST_COUNT = 3  # smaller whole numbers without a unit are counts that any sentence may have
 _MOST_OUTPUT = 1_000_000  # characters of one output that are read
@@ -148,7 +148,7 @@ class _Outputs:
     def __bool__(self) -> bool:
         return bool(self._keys)
 
-    def has(self, claim: Amount, is_rounded: bool) -> bool:
+    def has(self, claim: WrittenNumber, is_rounded: bool) -> bool:
         """True where an output has this number, to the digits that the claim shows."""
         return any(
             claim.is_from(amount, is_rounded)
@@ -156,11 +156,11 @@ class _Outputs:
             for _, amount, _ in self._between(at, half, is_rounded)
         )
 
-    def _between(self, at: float, half: float, is_rounded: bool) -> list[tuple[float, Amount, int]]:
+    def _between(self, at: float, half: float, is_rounded: bool) -> list[tuple[float, WrittenNumber, int]]:
         wide = max(half * 1.01, 0.5 * at if is_rounded else 0.0) + 1e-9 * at
         return self._sorted[bisect_left(self._keys, at - wide) : bisect_right(self._keys, at + wide)]
 
-    def nearest(self, claim: Amount) -> tuple[str, int]:
+    def nearest(self, claim: WrittenNumber) -> tuple[str, int]:
         """The number of an output that is nearest, by its ratio, and its cell."""
         places = {bisect_left(self._keys, at) + by for at in (claim.bare, claim.value) for by in (-2, -1, 0, 1)}
         near = [self._sorted[place] for place in places if 0 <= place < len(self._sorted)]
@@ -208,7 +208,7 @@ def _is_cited(sentence: str, defined: set[str]) -> bool:
     return any(name in defined for name in _REFERENCE.findall(sentence))
 
 
-def _claims(sentence: str) -> Iterator[tuple[Amount, bool]]:
+def _claims(sentence: str) -> Iterator[tuple[WrittenNumber, bool]]:
     """The numbers of a sentence that have to come from somewhere, and whether it says "about" of them."""
     text = sentence
     for harmless in (_LINK, _ID, _REFERENCE):

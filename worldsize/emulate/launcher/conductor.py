@@ -50,7 +50,7 @@ class TimedWait(NamedTuple):
     lane: str
 
 
-class Failure(NamedTuple):
+class OperationFailure(NamedTuple):
     """The moment at which an operation failed because these ranks were lost, or a wait because they had not come."""
 
     time_s: float
@@ -64,7 +64,7 @@ class Reply(NamedTuple):
     number: int
     body: bytes
     src: int | None = None  # the sender, for a rank that receives from any
-    failure: Failure | None = None
+    failure: OperationFailure | None = None
 
 
 class _Loss(NamedTuple):
@@ -281,7 +281,7 @@ class Conductor:
     def _time_out(self, wait: TimedWait, end_s: float, posted_s: _TimeOfPost) -> list[Reply]:
         self._answered([self._timed.pop((wait.rank, wait.number))])
         self.note(wait.rank, [Step(TIMEOUT, wait.awaited, wait.timeout_s, lane=wait.lane)])
-        return [Reply(wait.rank, wait.number, b"", failure=Failure(end_s, self._late(wait, end_s, posted_s)))]
+        return [Reply(wait.rank, wait.number, b"", failure=OperationFailure(end_s, self._late(wait, end_s, posted_s)))]
 
     def _late(self, wait: TimedWait, end_s: float, posted_s: _TimeOfPost) -> tuple[int, ...]:
         """The ranks that had not posted their part in what a rank waits for, in the group's order."""
@@ -324,7 +324,7 @@ class Conductor:
             op, ranks = "send", (post.rank, peer) if op == "send" else (peer, post.rank)
         operation = Operation(op, ranks, len(post.body), post.group, parts=_parts([post]), failed_s=heard_s)
         self._close(operation, [post])
-        return [Reply(post.rank, post.number, b"", failure=Failure(heard_s, (lost,)))]
+        return [Reply(post.rank, post.number, b"", failure=OperationFailure(heard_s, (lost,)))]
 
     def _withdraw(self, post: Post) -> None:
         """Take a post out of what may still be matched."""

@@ -16,18 +16,18 @@ from worldsize import framing, hardware, pricing
 from worldsize.emulate.launcher.bound import Bound
 from worldsize.emulate.launcher.conductor import Conductor, Post, Reply, TimedWait
 from worldsize.emulate.launcher.exchanges import Exchange, Keeper, TooMuchSent
-from worldsize.emulate.launcher.simulator import Prices, Times, replay, times
+from worldsize.emulate.launcher.simulator import ClusterPrices, Times, replay, times
 from worldsize.emulate.protocol.messages import (
-    Answer,
     Awaited,
     Blocked,
     Compute,
     Emulated,
-    Failed,
     FromConductor,
     FromRank,
     Hurry,
     Left,
+    OperationFailed,
+    OperationResult,
     Posted,
     Refused,
     read_from_rank,
@@ -63,7 +63,7 @@ _KINDS = {
 }  # of faults, by their errors
 
 
-class _Connection:
+class _RankConnection:
     """The connection to one rank: its socket, and what has not gone out yet."""
 
     def __init__(self, rank: int, max_post_bytes: int) -> None:
@@ -111,7 +111,7 @@ class Emulation:
             raise ValueError(f"{self.name} has {self._cluster.world_size} GPUs; {world_size} ranks do not fit on it")
         self._faults = Faults(faults, self._cluster, world_size)
         price = lru_cache(maxsize=1024)(self._price)  # each request for the time replays the whole record
-        self._prices = Prices(
+        self._prices = ClusterPrices(
             self._cluster.route,
             self._faults.capacity_bytes_per_s,
             lambda one: price(one.op, one.size_bytes, one.ranks),
@@ -121,10 +121,10 @@ class Emulation:
         self._bound = Bound(lambda one: price(one.op, one.size_bytes, one.ranks).time_s)
         self._keeper = Keeper(_MOST_KEPT * max_post_bytes) if keeps_exchanges else None
         self._conductor = Conductor(world_size, allow, self._keeper.keep if self._keeper else None)
-        self._connections = [_Connection(rank, max_post_bytes) for rank in range(world_size)]
+        self._connections = [_RankConnection(rank, max_post_bytes) for rank in range(world_size)]
         self._max_held_bytes = _MOST_HELD * max_post_bytes
         self.num_posts = 0  # of all ranks
-        self._unsent: dict[int, _Connection] = {}  # the connections, by rank, with answers to be sent
+        self._unsent: dict[int, _RankConnection] = {}  # the connections, by rank, with answers to be sent
         self._held_bytes = 0  # posts without an answer, and answers that have not gone out
         self._selector: selectors.BaseSelector | None = None
         self._is_hurrying = False
@@ -184,13 +184,13 @@ class Emulation:
         self._serve_last(connection)
         return connection.was_refused
 
-    def _serve_last(self, connection: _Connection) -> None:
+    def _serve_last(self, connection: _RankConnection) -> None:
         """Take what a rank has sent before its end."""
         for _ in range(_MOST_READS):
             if self._is_ready(connection):
                 self._serve(connection)
 
-    def _is_ready(self, connection: _Connection) -> bool:
+    def _is_ready(self, connection: _RankConnection) -> bool:
         is_heard = self._selector is not None and connection.ours in self._selector.get_map()
         if not is_heard:
             return False
@@ -255,7 +255,7 @@ class Emulation:
         for connection in unsent.values():
             self._write(connection)
 
-    def _watch(self, connection: _Connection, is_full: bool) -> None:
+    def _watch(self, connection: _RankConnection, is_full: bool) -> None:
         """Listen to a rank from now on; while its socket is full, also for when it can take more."""
         assert self._selector
         connection.is_full = is_full
@@ -263,7 +263,7 @@ class Emulation:
         with contextlib.suppress(KeyError):  # the rank is no longer listened to
             self._selector.modify(connection.ours, events, lambda: self._serve(connection))
 
-    def _serve(self, connection: _Connection) -> None:
+    def _serve(self, connection: _RankConnection) -> None:
         if connection.is_full:
             self._write(connection)
         try:
@@ -288,7 +288,7 @@ class Emulation:
                 self._selector.unregister(connection.ours)
             self._on_fault(connection.rank, _KINDS.get(type(error), "broken message"), str(error))
 
-    def _take(self, connection: _Connection, received: FromRank, body: bytes) -> None:
+    def _take(self, connection: _RankConnection, received: FromRank, body: bytes) -> None:
         rank = connection.rank
         connection.num_steps += len(received.steps) + 1
         if connection.num_steps > _MAX_STEPS:
@@ -313,7 +313,7 @@ class Emulation:
             case Refused():
                 connection.was_refused = True
 
-    def _loss_at(self, connection: _Connection, posted: Posted) -> LostRank | None:
+    def _loss_at(self, connection: _RankConnection, posted: Posted) -> LostRank | None:
         """The fault by which a rank is lost in place of this post.
 
         Raises:
@@ -324,7 +324,7 @@ class Emulation:
             raise Lost(f"gone after {connection.num_calls} calls")
         return loss
 
-    def _lose(self, connection: _Connection, lane: str, loss: LostRank) -> None:
+    def _lose(self, connection: _RankConnection, lane: str, loss: LostRank) -> None:
         assert self._selector and loss.is_heard_after_s is not None
         self._selector.unregister(connection.ours)
         number = connection.lost_number = connection.num_posts + 1
@@ -332,7 +332,7 @@ class Emulation:
         self._conductor.lose(connection.rank, number, loss.is_heard_after_s)
         self._on_loss(connection.rank)
 
-    def _take_post(self, connection: _Connection, posted: Posted, sent: bytes) -> None:
+    def _take_post(self, connection: _RankConnection, posted: Posted, sent: bytes) -> None:
         post = _post_of(connection, posted, sent, len(self._connections))
         body = sent if post.op == ASK else self._with_faults(connection, post)
         self._open_post(connection, post.number, posted.lane, sent)
@@ -341,7 +341,7 @@ class Emulation:
         for reply in self._conductor.post(post):
             self._answer(reply)
 
-    def _take_timed_wait(self, connection: _Connection, awaited: Awaited, sent: bytes) -> None:
+    def _take_timed_wait(self, connection: _RankConnection, awaited: Awaited, sent: bytes) -> None:
         _refuse_other_number(connection, awaited.number)
         _refuse_unknown_post(connection, awaited.awaited)
         self._open_post(connection, awaited.number, awaited.lane, sent)
@@ -349,7 +349,7 @@ class Emulation:
             TimedWait(connection.rank, awaited.number, awaited.awaited, awaited.timeout_s, awaited.lane)
         )
 
-    def _open_post(self, connection: _Connection, number: int, lane: str, sent: bytes) -> None:
+    def _open_post(self, connection: _RankConnection, number: int, lane: str, sent: bytes) -> None:
         """Count a post that is to have an answer, and record it."""
         connection.num_posts += 1
         self.num_posts += 1
@@ -360,12 +360,12 @@ class Emulation:
         # what moves data is not left to the rank to report
         self._conductor.note(connection.rank, [Step(POST, number, lane=lane)])
 
-    def _with_faults(self, connection: _Connection, post: Post) -> bytes:
+    def _with_faults(self, connection: _RankConnection, post: Post) -> bytes:
         """The operation's data as they leave the rank, with the run's faults."""
         connection.num_calls += 1
         return self._faults.corrupted(connection.rank, connection.num_calls - 1, post.num_items, post.body)
 
-    def _checked(self, connection: _Connection, step: Step) -> Step:
+    def _checked(self, connection: _RankConnection, step: Step) -> Step:
         """The step as it goes on the record: with the time that it takes under the run's faults."""
         if step.kind == WAIT:
             _refuse_unknown_post(connection, step.number)
@@ -383,18 +383,18 @@ class Emulation:
 
     def _answer(self, reply: Reply) -> None:
         self._held_bytes -= self._connections[reply.rank].open_bytes.pop(reply.number)
-        answer = Answer(number=reply.number, src=reply.src)
+        answer = OperationResult(number=reply.number, src=reply.src)
         if reply.failure:
-            answer = Failed(reply.number, reply.failure.time_s, reply.failure.ranks)
+            answer = OperationFailed(reply.number, reply.failure.time_s, reply.failure.ranks)
         self._send(self._connections[reply.rank], answer, reply.body)
 
-    def _send(self, connection: _Connection, answer: FromConductor, body: bytes = b"") -> None:
+    def _send(self, connection: _RankConnection, answer: FromConductor, body: bytes = b"") -> None:
         for part in filter(None, (framing.pack_header(answer.to_bytes(), len(body)), body)):
             connection.outgoing.append(memoryview(part))  # a body goes to all ranks of a collective without a copy
             self._held_bytes += len(part)
         self._unsent[connection.rank] = connection
 
-    def _write(self, connection: _Connection) -> None:
+    def _write(self, connection: _RankConnection) -> None:
         while connection.outgoing:
             try:
                 sent = connection.ours.sendmsg(itertools.islice(connection.outgoing, _MOST_PARTS))
@@ -431,7 +431,7 @@ def _missing_transfers(cluster: Cluster) -> dict[str, str]:
     return missing
 
 
-def _post_of(connection: _Connection, posted: Posted, body: bytes, world_size: int) -> Post:
+def _post_of(connection: _RankConnection, posted: Posted, body: bytes, world_size: int) -> Post:
     """The post of a message.
 
     Raises:
@@ -479,17 +479,17 @@ def _refuse_impossible(post: Post, members: frozenset[int]) -> None:
         raise ValueError(f"{len(post.body)} bytes for {post.num_items} items")
 
 
-def _refuse_other_number(connection: _Connection, number: int) -> None:
+def _refuse_other_number(connection: _RankConnection, number: int) -> None:
     if number != connection.num_posts + 1:
         raise ValueError(f"post {number} after {connection.num_posts}")
 
 
-def _refuse_unknown_post(connection: _Connection, number: int) -> None:
+def _refuse_unknown_post(connection: _RankConnection, number: int) -> None:
     if not 0 < number <= connection.num_posts:
         raise ValueError(f"a wait for post {number} of {connection.num_posts}")
 
 
-def _refuse_unknown_mark(connection: _Connection, step: Step) -> None:
+def _refuse_unknown_mark(connection: _RankConnection, step: Step) -> None:
     is_next = step.kind != MARK or step.number == connection.num_marks
     if not (is_next and 0 < step.number <= connection.num_marks):
         raise ValueError(f"{step.kind} {step.number} of {connection.num_marks}")

@@ -33,14 +33,14 @@ from typing import NamedTuple, Protocol, assert_never
 
 from worldsize.emulate.protocol.record import COMPUTE, JOIN, MAIN, MARK, POST, TIMEOUT, Operation, Step
 from worldsize.event import COMMUNICATION, WAIT
-from worldsize.hardware import TRANSFERS, Hop
+from worldsize.hardware import TRANSFERS, Hop, Route
 from worldsize.timeline import Event, Timeline
 
 _MOST_AT_ONCE = 2  # collectives of a group that share their delays: Gloo's threads
 _ALMOST = 1e-12  # relative difference that rounding can make
 
 
-class Cost(Protocol):
+class CollectiveCost(Protocol):
     """The cost of a collective: its time, how much of that the group's next may overlap, what each rank sends."""
 
     @property
@@ -51,16 +51,6 @@ class Cost(Protocol):
 
     @property
     def sent_bytes_per_rank(self) -> float: ...
-
-
-class Route(Protocol):
-    """The route of a message or a transfer."""
-
-    @property
-    def latency_s(self) -> float: ...
-
-    @property
-    def hops(self) -> Sequence[Hop]: ...
 
 
 class Unanswered(ValueError):
@@ -76,7 +66,7 @@ def _no_transfers(rank: int, transfer: str) -> Route:
 
 
 @dataclass(frozen=True)
-class Prices:
+class ClusterPrices:
     """A cluster's prices: the route between two ranks, the rate of each hop, the cost of a collective.
 
     `transfer_route` is the route of a rank's transfer, by its name.
@@ -84,7 +74,7 @@ class Prices:
 
     route: Callable[[int, int], Route]
     capacity_bytes_per_s: Callable[[Hop], float]
-    collective: Callable[[Operation], Cost]
+    collective: Callable[[Operation], CollectiveCost]
     is_rendezvous: bool = False  # a message waits for its receiver's word, as Gloo's do
     transfer_route: Callable[[int, str], Route] = _no_transfers
 
@@ -99,7 +89,7 @@ class _Running:
     start_s: float = 0.0
     left_s: float | None = None  # when the last byte of a message had left its sender
     end_s: float | None = None
-    cost: Cost | None = None  # of a collective, once it has started
+    cost: CollectiveCost | None = None  # of a collective, once it has started
     blocked: list[_Lane] = field(default_factory=list)  # what waits for it
     place: int = 0  # of a message's sending among all posts
 
@@ -217,7 +207,7 @@ class _Mark:
     blocked: list[_Lane] = field(default_factory=list[_Lane])
 
 
-def replay(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> Timeline:
+def replay(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: ClusterPrices) -> Timeline:
     """The timeline of a record: work on stream "compute", waiting on "wait", operations on "communication".
 
     Raises:
@@ -233,7 +223,7 @@ class Replayed(NamedTuple):
     marks_s: Mapping[tuple[int, int], float]
 
 
-def replay_of(steps: Mapping[int, Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> Replayed:
+def replay_of(steps: Mapping[int, Sequence[Step]], operations: Sequence[Operation], prices: ClusterPrices) -> Replayed:
     """The same of some ranks of a larger job: the parts of the others in an operation are taken to be in time.
 
     Raises:
@@ -258,7 +248,7 @@ class Times(NamedTuple):
     done_s: Callable[[int, int], float]
 
 
-def times(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> Times:
+def times(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], prices: ClusterPrices) -> Times:
     """The times of a record, which may end anywhere."""
     replayed = _Replay(dict(enumerate(steps)), operations, prices)
     replayed.run()
@@ -266,7 +256,9 @@ def times(steps: Sequence[Sequence[Step]], operations: Sequence[Operation], pric
 
 
 class _Replay:
-    def __init__(self, steps: Mapping[int, Sequence[Step]], operations: Sequence[Operation], prices: Prices) -> None:
+    def __init__(
+        self, steps: Mapping[int, Sequence[Step]], operations: Sequence[Operation], prices: ClusterPrices
+    ) -> None:
         self._price = prices.collective
         self._is_rendezvous = prices.is_rendezvous
         self._capacity = lru_cache(maxsize=None)(prices.capacity_bytes_per_s)

@@ -271,7 +271,7 @@ class Hurry:
 
 
 @dataclass(slots=True)
-class Answer:
+class OperationResult:
     """The answer to a rank's part; the body is the data that it receives, from `src` if that was left open."""
 
     number: int
@@ -293,7 +293,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Failed:
+class OperationFailed:
     """The failure of a rank's part at `time_s`: because `ranks` are lost, or had not come when its time was over."""
 
     number: int
@@ -316,8 +316,8 @@ class Failed:
         return cls(number, time_s, _integers(header, _FAILED.size, count))
 
 
-FromConductor = Hurry | Answer | Failed
-_FROM_CONDUCTOR: Mapping[int, Any] = {_IS_ANSWER: Answer, _IS_HURRY: Hurry, _HAS_FAILED: Failed}
+FromConductor = Hurry | OperationResult | OperationFailed
+_FROM_CONDUCTOR: Mapping[int, Any] = {_IS_ANSWER: OperationResult, _IS_HURRY: Hurry, _HAS_FAILED: OperationFailed}
 
 
 def read_from_conductor(header: bytes) -> FromConductor:

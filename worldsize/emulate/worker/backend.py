@@ -22,7 +22,7 @@ from worldsize.emulate.protocol.operations import OF_BITS, REDUCTIONS, Forbidden
 from worldsize.emulate.worker import checkpoints, files, loader_workers, streams, threads, torch_internals
 from worldsize.emulate.worker.client import Client, Observer
 from worldsize.emulate.worker.compute import meter_of
-from worldsize.emulate.worker.steps import Steps
+from worldsize.emulate.worker.steps import StepRecorder
 from worldsize.emulate.worker.works import Work, lead_collected_futures, seconds
 from worldsize.memory.meter import note_communication
 
@@ -31,7 +31,7 @@ _OF_MESH = "mesh_"  # how torch begins its description of the groups along a mes
 _client: Any = None  # a `Client`, or what stands in for one
 
 
-class Group(dist.ProcessGroup):
+class EmulatedGroup(dist.ProcessGroup):
     """A process group of ranks on the emulated cluster."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Group(dist.ProcessGroup):
         """The devices whose tensors the group takes, as torch asks for them before it saves a checkpoint."""
         return [torch.device("cpu")]
 
-    def _get_backend(self, _device: torch.device) -> Group:
+    def _get_backend(self, _device: torch.device) -> EmulatedGroup:
         """What carries out the calls on a device: the group itself."""
         return self
 
@@ -246,7 +246,7 @@ def join(
     return client
 
 
-def lead_here(backend: str, client: Steps) -> None:
+def lead_here(backend: str, client: StepRecorder) -> None:
     """Make this process's groups, hooks, streams and virtual time those of a client, by the backend of this name."""
     global _client
     _client = client
@@ -263,7 +263,7 @@ class _Groups:
     def __init__(self, client: Client, world_size: int) -> None:
         self._client, self._world_size, self._num_worlds = client, world_size, 0
 
-    def make(self, options: Any, _backend_options: Any) -> Group:
+    def make(self, options: Any, _backend_options: Any) -> EmulatedGroup:
         """A group, as torch describes it; the default group has no list of ranks.
 
         Raises:
@@ -275,7 +275,7 @@ class _Groups:
         # without a blank, which would end the name of a mesh's axis
         wire_name = f"{options.group_id}/{self._num_worlds}" if self._num_worlds > 1 else ""
         ranks = options.global_ranks_in_group or range(self._world_size)
-        return Group(self._client, options.group_id, ranks, wire_name, seconds(options.timeout))
+        return EmulatedGroup(self._client, options.group_id, ranks, wire_name, seconds(options.timeout))
 
     def _refuse_another_world(self, rank: int, world_size: int) -> None:
         if (rank, world_size) != (self._client.rank, self._world_size):

@@ -16,14 +16,14 @@ import torch.distributed as dist
 
 from worldsize import framing
 from worldsize.emulate.protocol.messages import (
-    Answer,
     Awaited,
     Blocked,
-    Failed,
     FromConductor,
     FromRank,
     Hurry,
     Left,
+    OperationFailed,
+    OperationResult,
     Posted,
     Refused,
     read_from_conductor,
@@ -32,9 +32,9 @@ from worldsize.emulate.protocol.operations import ASK, Forbidden, refusal
 from worldsize.emulate.protocol.record import COMPUTE, Step
 from worldsize.emulate.worker.compute import Meter
 from worldsize.emulate.worker.idleness import Idleness
-from worldsize.emulate.worker.steps import Steps
+from worldsize.emulate.worker.steps import StepRecorder
 from worldsize.emulate.worker.waits import Still, Waits
-from worldsize.emulate.worker.works import WAITING, Call, Fulfilments, Observer, Work
+from worldsize.emulate.worker.works import WAITING, Fulfilments, Observer, PendingCall, Work
 from worldsize.hardware import TRANSFERS
 from worldsize.units import format_ranks
 
@@ -49,7 +49,7 @@ _MOST_UNSENT_BYTES = 1 << 16
 _MAX_ANSWER_BYTES = 1 << 40  # the launcher is trusted
 
 
-class Client(Steps):
+class Client(StepRecorder):
     """The socket to the conductor. Any thread may post; of those that wait for an answer, one reads for all."""
 
     def __init__(
@@ -151,7 +151,7 @@ class Client(Steps):
             self.note_refusal()
             raise Forbidden(refusal(op, self._allow))
         with self._lock:
-            work = self._new_work(Call(op, tuple(ranks), peer), fill, result)
+            work = self._new_work(PendingCall(op, tuple(ranks), peer), fill, result)
             is_known = group in self._groups  # a group's members go out only once: 256 ranks take a kilobyte
             self._groups.add(group)
             posted = Posted(
@@ -173,7 +173,7 @@ class Client(Steps):
                 self._send_all()
         return work
 
-    def _new_work(self, call: Call, fill: Callable[[bytes], Any], result: Any) -> Work:
+    def _new_work(self, call: PendingCall, fill: Callable[[bytes], Any], result: Any) -> Work:
         self._num_posts += 1
         work = self._works[self._num_posts] = Work(self, self._num_posts, call, fill, result)
         self._note_work()  # the launcher itself records the post
@@ -256,7 +256,7 @@ class Client(Steps):
         asked_s[question] = failure.time_s if failure else -1.0
         return not failure
 
-    def _await_in_vain(self, work: Work, timeout_s: float) -> Failed | None:
+    def _await_in_vain(self, work: Work, timeout_s: float) -> OperationFailed | None:
         """Wait in virtual time until a work is done, but no longer than this: what a wait that was in vain gave."""
         with self._lock:
             wait = self._new_work(work.call, lambda _: None, None)
@@ -311,10 +311,10 @@ class Client(Steps):
         match received:
             case Hurry():
                 self._is_hurried = True
-            case Answer(number, src):
+            case OperationResult(number, src):
                 self._works.pop(number).take(body, -1 if src is None else src)
                 self.waits.answer(number)
-            case Failed(number):
+            case OperationFailed(number):
                 self._works.pop(number).fail(received)
                 self.waits.answer(number)
 

@@ -16,7 +16,7 @@ from worldsize.emulate.worker.works import Backward, Connection
 _UNNAMED: tuple[str, str] = ("", COMPUTE)  # work outside any span
 
 
-class _Here(threading.local):
+class _ThreadWork(threading.local):
     """Where the work of a thread goes: its lane, its meter, and the name and kind of the work now under way."""
 
     def __init__(self, meter: Meter) -> None:
@@ -25,14 +25,14 @@ class _Here(threading.local):
         self.labels = [_UNNAMED]
 
 
-class Steps:
+class StepRecorder:
     """The steps of a rank since they were last taken, and where each of its threads puts its own."""
 
     def __init__(self, meter: Meter, missing: Mapping[str, str] = MappingProxyType({})) -> None:
         self.missing = missing  # the transfers that the cluster cannot carry, and why
         self._recording = threading.RLock()  # of `_steps` and the marks in them
         self._steps: list[Step] = []
-        self._here = _Here(meter)
+        self._here = _ThreadWork(meter)
         self._last_marks: dict[str, int] = {}  # lane -> the mark that it set last
         self._num_marks = self.host_mark = 0  # the latter is where the program itself last waited, once it has streams
         self.is_in_child = False  # true in a process that the rank has forked

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from worldsize.emulate.protocol.record import MAIN
-from worldsize.emulate.worker.steps import Steps
+from worldsize.emulate.worker.steps import StepRecorder
 
 
 class Stream:
     """What `torch.cpu.Stream` is on an emulated rank."""
 
-    _client: Steps
+    _client: StepRecorder
     _numbers = itertools.count(1)
 
     def __init__(self, priority: int = -1, *, lane: str | None = None) -> None:
@@ -41,13 +41,13 @@ class Stream:
         """Let what is issued here from now on wait for all that was issued on another stream."""
         stream.record_event().wait(self)
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: EmulatedEvent) -> None:
         """Let what is issued here from now on wait for an event."""
         event.wait(self)
 
-    def record_event(self, event: Event | None = None) -> Event:
+    def record_event(self, event: EmulatedEvent | None = None) -> EmulatedEvent:
         """An event that happens when all that was issued here is done."""
-        recorded = Event() if event is None else event
+        recorded = EmulatedEvent() if event is None else event
         recorded.record(self)
         return recorded
 
@@ -66,7 +66,7 @@ class Stream:
         return hash(self.lane)
 
 
-class Event:
+class EmulatedEvent:
     """What `torch.cpu.Event` is on an emulated rank: a point of a stream."""
 
     def __init__(self, *_args: Any, **_options: Any) -> None:
@@ -116,8 +116,9 @@ def synchronize(device: Any = None) -> None:
     Stream._client.note_host()
 
 
-def install(client: Steps) -> None:
+def install(client: StepRecorder) -> None:
     """Give `torch.cpu` these streams in this process."""
     Stream._client = client
-    for made in (Stream, Event, stream, current_stream, synchronize):
-        setattr(torch.cpu, made.__name__, made)
+    torch.cpu.Stream, torch.cpu.Event = Stream, EmulatedEvent
+    for function in (stream, current_stream, synchronize):
+        setattr(torch.cpu, function.__name__, function)

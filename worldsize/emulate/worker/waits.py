@@ -37,7 +37,7 @@ class _Wait:
     turn: Any = field(default_factory=_thread.allocate_lock)
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """What is known of a thread."""
 
     is_counted = False
@@ -53,7 +53,7 @@ class Waits:
 
     def __init__(self, when_still: Callable[[], None]) -> None:
         self._when_still = when_still
-        self._here = _Here()
+        self._here = _ThreadState()
         self._here.is_counted = True
         self.reset()
 

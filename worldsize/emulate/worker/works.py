@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import constants
 
-from worldsize.emulate.protocol.messages import Failed
+from worldsize.emulate.protocol.messages import OperationFailed
 from worldsize.emulate.protocol.record import WAIT
 from worldsize.emulate.worker import torch_internals
 from worldsize.emulate.worker.waits import Waits
@@ -68,7 +68,7 @@ class Connection(Protocol):
     def is_done(self, work: Work, asked_s: dict[str, float], question: str) -> bool: ...
 
 
-class Call(NamedTuple):
+class PendingCall(NamedTuple):
     """What a rank has called: an operation, among which ranks, with which peer."""
 
     op: str
@@ -86,12 +86,14 @@ class Call(NamedTuple):
 class Work(torch_internals.Work):
     """One call under way. Its tensors are filled only when it is waited for, so a forgotten wait always shows."""
 
-    def __init__(self, client: Connection, number: int, call: Call, fill: Callable[[bytes], Any], result: Any) -> None:
+    def __init__(
+        self, client: Connection, number: int, call: PendingCall, fill: Callable[[bytes], Any], result: Any
+    ) -> None:
         super().__init__()
         self.number, self.call = number, call
         self.client, self._fill, self._result = client, fill, result
         self.timeout_s: float | None = None  # of each wait for this call that has none of its own
-        self.failure: Failed | None = None
+        self.failure: OperationFailed | None = None
         self.is_there = self._is_over = False  # the latter once the program has waited
         self.asked_s: dict[str, float] = {}  # when it was not done, by what the program asked
         self.source_group: Sequence[int] = ()
@@ -104,7 +106,7 @@ class Work(torch_internals.Work):
         self.report(DONE)
         self.is_there = True
 
-    def fail(self, failure: Failed) -> None:
+    def fail(self, failure: OperationFailed) -> None:
         """Keep why there is no answer. The thread that reads calls this."""
         self.failure = failure
         self.take(b"", -1)

@@ -25,8 +25,8 @@ from worldsize.launch.launcher.scratch import ScratchFolder
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.launcher.worker_group import LAST_READS, WorkerGroup
-from worldsize.launch.protocol.failure import Cause
-from worldsize.launch.protocol.messages import FromRank, Hello, Job, Leave, Script
+from worldsize.launch.protocol.failure import FailureCause
+from worldsize.launch.protocol.messages import FromRank, Hello, Leave, RunFunction, RunScript
 from worldsize.launch.protocol.process import SOCKET
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports.result import Ending, RankFailed, Run
@@ -70,7 +70,7 @@ class ElasticWorkerGroup(WorkerGroup):
         flags: Flags,
         env: dict[str, str],
         shown: view.View,
-        jobs: Sequence[Job] = (),
+        jobs: Sequence[RunFunction] = (),
         payloads: Sequence[bytes] = (),
         quota: Quota | None = None,
     ) -> None:
@@ -138,7 +138,7 @@ class ElasticWorkerGroup(WorkerGroup):
                 return
             ((header, _),) = messages
             hello = read(header, Hello)
-            task = self._jobs[hello.rank] if self._jobs else Script()
+            task = self._jobs[hello.rank] if self._jobs else RunScript()
         except (OSError, ValueError, IndexError):
             self._dismiss(control).close()
         else:
@@ -149,7 +149,7 @@ class ElasticWorkerGroup(WorkerGroup):
         self.selector.unregister(control)
         return control
 
-    def _add_rank(self, control: socket.socket, hello: Hello, task: Job | Script) -> None:
+    def _add_rank(self, control: socket.socket, hello: Hello, task: RunFunction | RunScript) -> None:
         self._forget(hello.local_rank)
         self.restarts = max(self.restarts, hello.restarts)
         worker = self.add(hello.rank, control)
@@ -238,7 +238,7 @@ class ElasticWorkerGroup(WorkerGroup):
         if failures and all(failure.is_victim for failure in failures):  # of ranks that ended well, but too early
             for worker in sorted(self._first_gone.intersection(self.workers), key=lambda worker: worker.rank):
                 worker.has_value = False
-                worker.fail(Cause.EXIT, "an early end", "its process ended while others still needed it")
+                worker.fail(FailureCause.EXIT, "an early end", "its process ended while others still needed it")
         if not failures:
             said = self._agent_output.strip()[-2000:]
             if "Traceback (most" in said:  # torchrun's own stack says nothing about the script

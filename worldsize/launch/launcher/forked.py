@@ -26,7 +26,7 @@ from worldsize.launch.launcher.pickling import Carried
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.launcher.worker_group import WorkerGroup
-from worldsize.launch.protocol.failure import Cause
+from worldsize.launch.protocol.failure import FailureCause
 from worldsize.launch.protocol.messages import Done, Exited, Failed, Forked, FromRank
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports.result import Run
@@ -160,14 +160,14 @@ class ForkedWorkerGroup(WorkerGroup):
     def _note_fault(self, rank: int, kind: str, reason: str) -> None:
         worker = self.workers[rank]
         if not worker.is_settled:
-            worker.fail(Cause.CONDUCTOR, kind, reason)
+            worker.fail(FailureCause.CONDUCTOR, kind, reason)
 
     def _note_loss(self, rank: int) -> None:
         worker = self.workers[rank]
         if worker.is_settled:
             return
         if all(one.is_lost for one in self.workers if one is not worker):
-            worker.fail(Cause.CONDUCTOR, "a planned loss", "no other rank is left to hear of it")
+            worker.fail(FailureCause.CONDUCTOR, "a planned loss", "no other rank is left to hear of it")
             return
         if self._kernel_memory:
             self._kernel_memory.look()

@@ -11,13 +11,13 @@ from worldsize.emulate.protocol.messages import Emulated
 from worldsize.launch.launcher.pickling import Carried
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.protocol import source
-from worldsize.launch.protocol.messages import Job, Place
+from worldsize.launch.protocol.messages import RunFunction, WorkingDirectory
 from worldsize.memory.capacity import Capacity
 
 
 def jobs_of(
     spec: Spec, carried: Carried, is_local: bool = True, store: str = "", emulated: Emulated | None = None
-) -> list[Job]:
+) -> list[RunFunction]:
     """Each rank's job; ranks in a jail (`is_local` false) see nothing of this process."""
     ours = os.environ if is_local else {}  # which may have changed since the forkserver started
     env = {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo", **ours, **spec.env}
@@ -28,7 +28,7 @@ def jobs_of(
         capacity = Capacity(cluster.gpu.memory_bytes, cluster.gpu.name, spec.world_size)
     num_threads = max(1, num_cores() // spec.world_size)
     return [
-        Job(
+        RunFunction(
             rank=rank,
             world_size=spec.world_size,
             backend=spec.backend,
@@ -38,7 +38,7 @@ def jobs_of(
             sources=sources,
             store=store,
             network=spec.netns[rank] if spec.netns else "",
-            place=Place(os.getcwd(), list(sys.path)) if is_local else None,
+            place=WorkingDirectory(os.getcwd(), list(sys.path)) if is_local else None,
             emulated=emulated,
             counts_memory=spec.memory,
             capacity=capacity,

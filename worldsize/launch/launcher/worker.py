@@ -14,7 +14,7 @@ from worldsize.event import SPANS, Event
 from worldsize.launch.protocol import codec, failure, stack_dump
 from worldsize.launch.protocol.call_log import WAITING, CallLog
 from worldsize.launch.protocol.events import read_events
-from worldsize.launch.protocol.failure import Cause, Failure
+from worldsize.launch.protocol.failure import Failure, FailureCause
 from worldsize.launch.protocol.messages import (
     Done,
     Events,
@@ -30,7 +30,7 @@ from worldsize.launch.protocol.messages import (
 from worldsize.launch.protocol.quota import EXCEEDED
 from worldsize.launch.protocol.source import Line
 from worldsize.launch.reports import diagnosis
-from worldsize.launch.reports.diagnosis import Standing
+from worldsize.launch.reports.diagnosis import StoppedRank
 from worldsize.memory.use import MemoryUse
 from worldsize.message import Message, pack_and_send
 
@@ -130,7 +130,7 @@ class Worker:
             case Failed(failure, spans):
                 self.failure, self._spans = replace(failure, rank=self.rank), spans
 
-    def fail(self, cause: Cause, kind: str, reason: str) -> None:
+    def fail(self, cause: FailureCause, kind: str, reason: str) -> None:
         """Record a failure of the rank that was seen from outside."""
         self.failure = Failure(self.rank, kind, reason, [], time.monotonic_ns(), cause)
 
@@ -141,7 +141,7 @@ class Worker:
 
     def exceed(self, reason: str) -> None:
         """Record that the rank has failed by exceeding its quota."""
-        self.fail(Cause.LIMIT, EXCEEDED, reason)
+        self.fail(FailureCause.LIMIT, EXCEEDED, reason)
 
     @property
     def is_settled(self) -> bool:
@@ -177,12 +177,12 @@ class Worker:
         return f"waits in {call}" if call and call.state == WAITING else "running"
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> StoppedRank:
         """Where the rank is or was, as far as it has reported."""
         state = diagnosis.RETURNED if self.has_value else diagnosis.FAILED if self.failure else diagnosis.RUNNING
         state = diagnosis.LOST if self.is_lost else state
         at = self.position or Position([])
-        return Standing(self.rank, state, at.lines, self.call_log.read(), at.native, at.num_native)
+        return StoppedRank(self.rank, state, at.lines, self.call_log.read(), at.native, at.num_native)
 
     @property
     def dumped_lines(self) -> list[Line]:

@@ -21,11 +21,11 @@ from worldsize.launch.launcher.kernel_memory import KernelMemory
 from worldsize.launch.launcher.monitor import GLANCE_S, Monitor, progress
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.protocol import stack_dump
-from worldsize.launch.protocol.failure import Cause, Failure
+from worldsize.launch.protocol.failure import Failure, FailureCause
 from worldsize.launch.protocol.messages import Begin, Done, Failed, FromRank, Joined, Locate
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports import text
-from worldsize.launch.reports.diagnosis import Standing
+from worldsize.launch.reports.diagnosis import StoppedRank
 from worldsize.launch.reports.result import End, Ending, RankFailed, Run
 from worldsize.launch.reports.verdict import error_of
 from worldsize.memory.use import MemoryUse
@@ -151,7 +151,7 @@ class WorkerGroup(ABC):
             if isinstance(error, framing.TooLong):
                 worker.exceed(reason)
             else:
-                worker.fail(Cause.MESSAGE, "broken result", reason)
+                worker.fail(FailureCause.MESSAGE, "broken result", reason)
 
     def hang_up(self, worker: Worker) -> None:
         """Receive no more from a rank."""
@@ -215,9 +215,9 @@ class WorkerGroup(ABC):
     def _note_refusals(self) -> None:
         """Note the conductor's word where a rank that reports its failure had been refused a call."""
         for worker in self.workers:
-            is_reported = worker.failure is not None and worker.failure.cause is Cause.REPORTED
+            is_reported = worker.failure is not None and worker.failure.cause is FailureCause.REPORTED
             if self.emulation and worker.failure and is_reported and self.emulation.was_refused(worker.rank):
-                worker.failure = replace(worker.failure, cause=Cause.FORBIDDEN)
+                worker.failure = replace(worker.failure, cause=FailureCause.FORBIDDEN)
 
     def _output(self) -> list[str]:
         num_ranks = max([*(worker.rank for worker in self.workers), *self.tails], default=-1) + 1
@@ -255,7 +255,7 @@ class WorkerGroup(ABC):
             ranks, said = error.ranks, str(error)
         except MemoryError:  # or more than this process may hold
             ranks, said = range(len(self.workers)), "what the ranks did does not fit in memory"
-        now_ns, cause = time.monotonic_ns(), Cause.MESSAGE
+        now_ns, cause = time.monotonic_ns(), FailureCause.MESSAGE
         failures = [Failure(rank, "broken message", said, [], now_ns, cause) for rank in ranks]
         raise RankFailed(text.describe_failure(failures, [], len(self.workers)), failures, output)
 
@@ -269,7 +269,7 @@ class WorkerGroup(ABC):
         while any(map(_is_awaited, self.workers)) and time.monotonic() < deadline_s:
             self.turn(deadline_s)
 
-    def _standings(self) -> list[Standing]:
+    def _standings(self) -> list[StoppedRank]:
         """Where every rank is; one that cannot run Python is asked for its stack last: the signal may wake it up."""
         standings = [worker.standing for worker in self.workers]
         silent = [worker for worker in self.workers if worker.is_silent and self.is_local]

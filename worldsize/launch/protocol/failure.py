@@ -26,7 +26,7 @@ _MAX_KIND, _MAX_MESSAGE = 200, 4000  # a tensor's text would bury the rest
 _CUT = " ..."
 
 
-class Cause(Enum):
+class FailureCause(Enum):
     """How a failure was noticed. All but the first were seen from outside the rank: it can cause, not forge them."""
 
     REPORTED = "the rank reported it"
@@ -53,7 +53,7 @@ class Failure:
     message: Annotated[str, Meta(max_length=_MAX_MESSAGE)]
     lines: Annotated[list[Line], Meta(max_length=MAX_LINES)] = field(default_factory=list[Line])
     time_ns: int = 0
-    cause: Cause = Cause.REPORTED
+    cause: FailureCause = FailureCause.REPORTED
     torch_message: Annotated[str, Meta(max_length=_MAX_MESSAGE)] = ""
 
     @property
@@ -64,7 +64,7 @@ class Failure:
     @property
     def is_symptom(self) -> bool:
         """True for torch's error when ranks call different things, which is not an error of any one rank."""
-        is_aborted = self.cause is Cause.SIGNAL and self.kind == "SIGABRT"
+        is_aborted = self.cause is FailureCause.SIGNAL and self.kind == "SIGABRT"
         return self.is_victim or is_aborted or "gloo" in self.torch_message.lower()
 
     @property
@@ -141,9 +141,9 @@ def of_status(rank: int, status: int, time_ns: int) -> Failure:
             signal.SIGXFSZ: "a file grew past the limit of its size",
         }
         reason = reasons.get(number, "the process was ended by this signal")
-        return Failure(rank, name, reason, [], time_ns, Cause.SIGNAL)
+        return Failure(rank, name, reason, [], time_ns, FailureCause.SIGNAL)
     reason = "the process ended without returning a value"
-    return Failure(rank, f"exit code {os.WEXITSTATUS(status)}", reason, [], time_ns, Cause.EXIT)
+    return Failure(rank, f"exit code {os.WEXITSTATUS(status)}", reason, [], time_ns, FailureCause.EXIT)
 
 
 def order(failures: Sequence[Failure]) -> list[Failure]:

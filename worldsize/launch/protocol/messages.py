@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr
 from worldsize.emulate.protocol.messages import Emulated
 from worldsize.launch.protocol.call_log import WAITING, Call
 from worldsize.launch.protocol.events import SentEvent
-from worldsize.launch.protocol.failure import Cause, Failure
+from worldsize.launch.protocol.failure import Failure, FailureCause
 from worldsize.launch.protocol.source import MAX_LINES, Line
 from worldsize.memory.capacity import Capacity
 from worldsize.memory.use import MemoryUse
@@ -76,14 +76,14 @@ class Swept(Message, frozen=True):
 # launcher to rank
 
 
-class Place(Struct, frozen=True):
+class WorkingDirectory(Struct, frozen=True):
     """The folder and the search path of the launcher, which a rank on the same machine shares."""
 
     cwd: str
     path: list[str]
 
 
-class Job(Message, frozen=True):
+class RunFunction(Message, frozen=True):
     """Run the function in the body; the files of the call log and, if emulated, of the conductor come along."""
 
     rank: int
@@ -95,7 +95,7 @@ class Job(Message, frozen=True):
     sources: Mapping[str, str]  # the text of notebook cells by file name
     store: str = ""  # the file through which forked ranks meet
     network: str = ""  # the network namespace from which the rank joins
-    place: Place | None = None
+    place: WorkingDirectory | None = None
     emulated: Emulated | None = None
     allow: list[str] | None = None  # the operations of a real run; None for all
     counts_memory: bool = False
@@ -108,7 +108,7 @@ class Job(Message, frozen=True):
         return self.rank % (self.emulated.local_world_size if self.emulated else self.world_size)
 
 
-class Script(Message, frozen=True):
+class RunScript(Message, frozen=True):
     """Run the script of the command line; the file of the call log comes along."""
 
 
@@ -206,7 +206,7 @@ class ThreadFailed(Message, frozen=True):
 
 def _own(message: Failed | ThreadFailed) -> None:
     """Let a failure be nobody's yet, and reported: a rank decides neither whose it is nor how it was noticed."""
-    force_setattr(message, "failure", replace(message.failure, rank=0, cause=Cause.REPORTED))
+    force_setattr(message, "failure", replace(message.failure, rank=0, cause=FailureCause.REPORTED))
 
 
 FromRank = Joined | Position | Events | Held | ThreadFailed | Done | Failed

@@ -20,7 +20,7 @@ _SAME_SIZE = frozenset(
 
 
 @dataclass(frozen=True)
-class Standing:
+class StoppedRank:
     """Where one rank was when the run was stopped: its state, its main thread's lines, its last calls.
 
     `native` is a collective that it waits for and did not call itself, such as one of DDP's; such calls are counted by
@@ -42,7 +42,7 @@ class Standing:
         return next((call for call in reversed(self.calls) if call.state == WAITING), self.native)
 
     @property
-    def in_cells(self) -> Standing:
+    def in_cells(self) -> StoppedRank:
         """The same, with only the lines of notebook cells."""
         calls = [
             replace(call, line=None) if call.line and not is_cell(call.line.filename) else call for call in self.calls
@@ -66,12 +66,12 @@ class Diagnosis:
     calls: dict[int, Call] = field(default_factory=dict)
 
 
-def diagnose(standings: Sequence[Standing]) -> Diagnosis | None:
+def diagnose(standings: Sequence[StoppedRank]) -> Diagnosis | None:
     """The first diagnosis that holds: mismatched calls, a circle of waits, a rank that the others wait for."""
     return mismatch(standings) or _circle(standings) or _missing(standings)
 
 
-def mismatch(standings: Sequence[Standing]) -> Diagnosis | None:
+def mismatch(standings: Sequence[StoppedRank]) -> Diagnosis | None:
     """The first collective of a group that is not the same on all ranks; None when all that are known agree."""
     by_place: dict[tuple[str, tuple[int, ...], int], dict[int, Call]] = {}
     for standing in standings:
@@ -101,7 +101,7 @@ def _describe_mismatch(calls: dict[int, Call]) -> Diagnosis:
     return Diagnosis(sentence + ".", sorted(calls) if is_tie else groups[0], calls)
 
 
-def _circle(standings: Sequence[Standing]) -> Diagnosis | None:
+def _circle(standings: Sequence[StoppedRank]) -> Diagnosis | None:
     waits = {one.rank: list(_waited_for(one, standings)) for one in standings}
     for start in waits:
         trail = [start]
@@ -113,7 +113,7 @@ def _circle(standings: Sequence[Standing]) -> Diagnosis | None:
     return None
 
 
-def _describe_circle(circle: list[int], standings: Sequence[Standing]) -> str:
+def _describe_circle(circle: list[int], standings: Sequence[StoppedRank]) -> str:
     by_rank = {one.rank: one for one in standings}
     if len(circle) == 1:
         return f"Rank {circle[0]} waits for itself in {by_rank[circle[0]].waits_in}."
@@ -124,7 +124,7 @@ def _describe_circle(circle: list[int], standings: Sequence[Standing]) -> str:
     return f"{name_ranks(sorted(circle))} wait for each other: {', '.join(parts)}."
 
 
-def _missing(standings: Sequence[Standing]) -> Diagnosis | None:
+def _missing(standings: Sequence[StoppedRank]) -> Diagnosis | None:
     waits = {one.rank: list(_waited_for(one, standings)) for one in standings}
     wanted = {other for others in waits.values() for other in others}
     blocking = [one for one in standings if one.rank in wanted and not waits[one.rank]]
@@ -139,7 +139,7 @@ def _missing(standings: Sequence[Standing]) -> Diagnosis | None:
     return Diagnosis(" ".join(sentences), [one.rank for one in blocking])
 
 
-def _waited_for(standing: Standing, standings: Sequence[Standing]) -> Iterator[int]:
+def _waited_for(standing: StoppedRank, standings: Sequence[StoppedRank]) -> Iterator[int]:
     """The ranks without which this one cannot go on, as far as the calls show."""
     call = standing.waits_in
     if call is None:
@@ -155,7 +155,7 @@ def _waited_for(standing: Standing, standings: Sequence[Standing]) -> Iterator[i
             yield rank
 
 
-def _has_reached(other: Standing, call: Call, standing: Standing) -> bool:
+def _has_reached(other: StoppedRank, call: Call, standing: StoppedRank) -> bool:
     """True when `other` has started the collective that `standing` waits in."""
     if call is standing.native:
         return other.num_native >= call.sequence
@@ -169,7 +169,7 @@ def _is_of_same_group(one: Call, other: Call) -> bool:
     return (one.group, one.ranks) == (other.group, other.ranks)
 
 
-def _members(call: Call, standings: Sequence[Standing]) -> tuple[int, ...]:
+def _members(call: Call, standings: Sequence[StoppedRank]) -> tuple[int, ...]:
     return call.ranks if call.ranks is not None else tuple(one.rank for one in standings)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.launch.protocol.failure import Failure
-from worldsize.launch.reports.diagnosis import Standing
+from worldsize.launch.reports.diagnosis import StoppedRank
 from worldsize.memory.use import MemoryUse
 from worldsize.timeline import Timeline
 from worldsize.units import format_time_s
@@ -88,7 +88,7 @@ class RunError(RuntimeError):
         report: str,
         failures: Sequence[Failure] = (),
         output: Sequence[str] = (),
-        standings: Sequence[Standing] = (),
+        standings: Sequence[StoppedRank] = (),
         ending: Ending = Ending(End.ENDED),
     ) -> None:
         super().__init__(report)

@@ -6,30 +6,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from worldsize.launch.protocol.call_log import Call
-from worldsize.launch.protocol.failure import Cause, Failure, order
+from worldsize.launch.protocol.failure import Failure, FailureCause, order
 from worldsize.launch.protocol.source import Line, quote
 from worldsize.launch.reports import diagnosis
-from worldsize.launch.reports.diagnosis import LOST, RETURNED, Standing, name_ranks
+from worldsize.launch.reports.diagnosis import LOST, RETURNED, StoppedRank, name_ranks
 
 NO_LOSS: Mapping[int, float] = MappingProxyType({})
 
 _RING = 3  # ranks that make one: of two, each is the other's next
 
 
-def blame(failures: Sequence[Failure], standings: Sequence[Standing]) -> list[Failure]:
+def blame(failures: Sequence[Failure], standings: Sequence[StoppedRank]) -> list[Failure]:
     """The failures, culprits first: the ranks whose collective differs, if all failures are only symptoms of that."""
     ordered = order(failures)
     found = diagnosis.mismatch(standings) if all(failure.is_symptom for failure in ordered) else None
     if found is None:
         return ordered
     lines = {rank: [line] if (line := found.calls[rank].line) else [] for rank in found.culprits}
-    kind, cause = "a mismatched collective", Cause.MISMATCH
+    kind, cause = "a mismatched collective", FailureCause.MISMATCH
     first = [Failure(rank, kind, found.sentence, lines[rank], cause=cause) for rank in found.culprits]
     return [*first, *(failure for failure in ordered if failure.rank not in found.culprits)]
 
 
 def describe_failure(
-    failures: Sequence[Failure], standings: Sequence[Standing], num_ranks: int, lost_s: Mapping[int, float] = NO_LOSS
+    failures: Sequence[Failure], standings: Sequence[StoppedRank], num_ranks: int, lost_s: Mapping[int, float] = NO_LOSS
 ) -> str:
     """The report of a failed run, culprit first: its lines, the others in one sentence each, every rank's last call."""
     culprit, *others = failures
@@ -55,7 +55,7 @@ def describe_losses(lost_s: Mapping[int, float]) -> list[str]:
     return [f"Rank {rank} was lost at {time_s:g} s of virtual time, as planned." for rank, time_s in lost_s.items()]
 
 
-def describe_hang(standings: Sequence[Standing], reason: str) -> str:
+def describe_hang(standings: Sequence[StoppedRank], reason: str) -> str:
     """The report of a run that did not end: why it was stopped, then where each rank was."""
     found = diagnosis.diagnose(standings)
     parts = [reason, *([found.sentence] if found else [])]
@@ -88,16 +88,16 @@ def describe_unawaited(issued: Iterable[tuple[int, Sequence[Call]]]) -> list[str
     ]
 
 
-def held_up(standings: Sequence[Standing]) -> list[Failure]:
+def held_up(standings: Sequence[StoppedRank]) -> list[Failure]:
     """Where each unfinished rank was, those that held up the others first."""
     found = diagnosis.diagnose(standings)
     culprits = found.culprits if found else []
     involved = [one for one in standings if one.state not in (RETURNED, LOST) or one.rank in culprits]
     ordered = sorted(involved, key=lambda one: one.rank not in culprits)
-    return [Failure(one.rank, "not done", one.doing, one.lines, cause=Cause.UNFINISHED) for one in ordered]
+    return [Failure(one.rank, "not done", one.doing, one.lines, cause=FailureCause.UNFINISHED) for one in ordered]
 
 
-def _neighbours(standings: Sequence[Standing]) -> dict[int, str]:
+def _neighbours(standings: Sequence[StoppedRank]) -> dict[int, str]:
     """By rank, how the peer is called in a message that ranks all round a ring wait in, on the same lines."""
     groups: dict[object, list[tuple[int, int]]] = {}
     for one in standings:
@@ -113,7 +113,7 @@ def _neighbours(standings: Sequence[Standing]) -> dict[int, str]:
     return named
 
 
-def _place(standing: Standing, neighbour: str) -> str:
+def _place(standing: StoppedRank, neighbour: str) -> str:
     call = standing.waits_in
     lines = standing.lines or ([call.line] if call and call.line else [])
     if not lines and not call:
@@ -134,12 +134,12 @@ def _is_same(one: Line, other: Line) -> bool:
     return (one.filename, one.number) == (other.filename, other.number)
 
 
-def _last_calls(standings: Sequence[Standing]) -> list[str]:
+def _last_calls(standings: Sequence[StoppedRank]) -> list[str]:
     known = [(one.rank, f"{one.calls[-1]}, {one.calls[-1].state}") for one in standings if one.calls]
     return [f"{name_ranks(ranks)}, last call: {call}" for ranks, call in _alike(known)]
 
 
-def _last_line(rank: int, standings: Sequence[Standing]) -> list[str]:
+def _last_line(rank: int, standings: Sequence[StoppedRank]) -> list[str]:
     """The place of a rank's last call, which is all that is known of one whose process has ended without a report."""
     calls = next((one.calls for one in standings if one.rank == rank), [])
     return ["Its last call was at", *quote([calls[-1].line])] if calls and calls[-1].line else []

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from worldsize.launch.protocol.failure import Failure
 from worldsize.launch.reports import text
-from worldsize.launch.reports.diagnosis import LOST, RETURNED, Standing
+from worldsize.launch.reports.diagnosis import LOST, RETURNED, StoppedRank
 from worldsize.launch.reports.result import End, Ending, RankFailed, RunError, RunStopped, RunTimeout
 
 
 def error_of(
     ending: Ending,
     failures: Sequence[Failure],
-    standings: Sequence[Standing],
+    standings: Sequence[StoppedRank],
     output: Sequence[str],
     warnings: Sequence[str] = (),
     lost_s: Mapping[int, float] = text.NO_LOSS,

@@ -27,12 +27,12 @@ from worldsize.launch.protocol.messages import (
     Events,
     Failed,
     Held,
-    Job,
     Joined,
     Leave,
     Locate,
     Position,
-    Script,
+    RunFunction,
+    RunScript,
 )
 from worldsize.launch.protocol.process import die_with_parent, draw_afresh, end_own_group, enter_network
 from worldsize.launch.worker import call_tracer, spans, thread_failures
@@ -52,7 +52,7 @@ def main(sock: socket.socket, output_fd: int) -> None:
     die_with_parent()
     _take_output(output_fd)
     assignment = take_assignment(sock)
-    assert isinstance(assignment.task, Job)
+    assert isinstance(assignment.task, RunFunction)
     if assignment.task.place:  # then the job has the whole environment, and this one dates from the forkserver's start
         os.environ.clear()
     serve(assignment, assignment.task, join)
@@ -63,11 +63,11 @@ def main(sock: socket.socket, output_fd: int) -> None:
 
 
 @dataclass(frozen=True)
-class Assignment:
+class RankAssignment:
     """What the launcher has given this rank: a task with its pickled function, and a way to report on it."""
 
-    link: Link
-    task: Job | Script
+    link: LauncherLink
+    task: RunFunction | RunScript
     payload: list[bytes]  # one; it is taken when it is unpickled, so that no frame below the function's holds it
     observer: Observer  # of the calls that go to a conductor
     conductor: socket.socket | None  # of an emulated cluster
@@ -85,15 +85,15 @@ class Membership:
     flush: Callable[[], None] = lambda: None
 
 
-def take_assignment(sock: socket.socket) -> Assignment:
+def take_assignment(sock: socket.socket) -> RankAssignment:
     """The assignment that comes over `sock`; from here on calls of torch.distributed are noted."""
-    link = Link(sock)
+    link = LauncherLink(sock)
     try:
         received = framing.receive(sock)
         if received is None:
             os._exit(1)
         header, payload, (log_fd, *conductor_fd) = received
-        task = read(header, Job, Script)
+        task = read(header, RunFunction, RunScript)
     except BaseException as error:
         link.report(error)
         link.wait_for_end()
@@ -101,12 +101,14 @@ def take_assignment(sock: socket.socket) -> Assignment:
     stack_dump.install(log_fd)
     thread_failures.install(link.send)
     conductor = socket.socket(fileno=conductor_fd[0]) if conductor_fd else None
-    period_s = _PERIOD_S + _PERIOD_AT_RANK_S * task.world_size if isinstance(task, Job) and conductor else None
+    period_s = _PERIOD_S + _PERIOD_AT_RANK_S * task.world_size if isinstance(task, RunFunction) and conductor else None
     threading.Thread(target=link.serve, args=(period_s,), daemon=True, name="control").start()
-    return Assignment(link=link, task=task, payload=[payload], observer=observer, conductor=conductor)
+    return RankAssignment(link=link, task=task, payload=[payload], observer=observer, conductor=conductor)
 
 
-def serve(assignment: Assignment, job: Job, join: Callable[[Assignment, Job], Membership]) -> bool:
+def serve(
+    assignment: RankAssignment, job: RunFunction, join: Callable[[RankAssignment, RunFunction], Membership]
+) -> bool:
     """Run the job's function and report its value or why it failed; True when it returned."""
     link = assignment.link
     try:
@@ -135,7 +137,7 @@ def serve(assignment: Assignment, job: Job, join: Callable[[Assignment, Job], Me
         return False
 
 
-class Link:
+class LauncherLink:
     """The socket to the launcher: one thread answers its questions, the other reports."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -210,7 +212,7 @@ def _take_output(fd: int) -> None:
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
 
 
-def prepare(job: Job) -> None:
+def prepare(job: RunFunction) -> None:
     """Make this process look like the launcher: environment, folder, search path, cells."""
     if job.network:
         enter_network(job.network)
@@ -227,7 +229,7 @@ def prepare(job: Job) -> None:
     torch.set_num_threads(job.num_threads)
 
 
-def _counted(job: Job) -> contextlib.AbstractContextManager[MemoryMeter | None]:
+def _counted(job: RunFunction) -> contextlib.AbstractContextManager[MemoryMeter | None]:
     """The context in which the memory that this rank's tensors hold is counted, if the job says so."""
     if not job.counts_memory:
         return contextlib.nullcontext()
@@ -247,7 +249,7 @@ def _unpickled(payload: bytes) -> tuple[Callable[..., Any], list[Any]]:
     return fn, [*args, *own]
 
 
-def join(assignment: Assignment, job: Job) -> Membership:
+def join(assignment: RankAssignment, job: RunFunction) -> Membership:
     """This rank's membership in the default process group, once it has joined."""
     import torch.distributed as dist
 
@@ -262,7 +264,7 @@ def join(assignment: Assignment, job: Job) -> Membership:
     return membership
 
 
-def _join_real(job: Job, store: Any) -> Membership:
+def _join_real(job: RunFunction, store: Any) -> Membership:
     import torch
     import torch.distributed as dist
 
@@ -283,7 +285,7 @@ def _join_real(job: Job, store: Any) -> Membership:
     return Membership(backend)
 
 
-def _join_emulated(assignment: Assignment, job: Job, cluster: Emulated, store: Any) -> Membership:
+def _join_emulated(assignment: RankAssignment, job: RunFunction, cluster: Emulated, store: Any) -> Membership:
     from worldsize.emulate.worker import backend
 
     assert assignment.conductor
@@ -306,7 +308,7 @@ def _join_emulated(assignment: Assignment, job: Job, cluster: Emulated, store: A
     return Membership(backend.BACKEND, client.leave, flush)
 
 
-def keep_to_allowed(job: Job) -> None:
+def keep_to_allowed(job: RunFunction) -> None:
     """Have this rank's real groups refuse all operations but those that the job allows, if it names any."""
     if job.allow is not None:
         from worldsize.launch.worker import allowed_gloo
@@ -314,7 +316,7 @@ def keep_to_allowed(job: Job) -> None:
         allowed_gloo.install(job.allow)
 
 
-def choose_backend(job: Job) -> str:
+def choose_backend(job: RunFunction) -> str:
     """The backend that the job names; for auto, NCCL if there is a GPU for every rank, otherwise Gloo."""
     import torch
 

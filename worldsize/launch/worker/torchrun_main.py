@@ -13,11 +13,11 @@ import socket
 import sys
 import time
 
-from worldsize.launch.protocol.messages import Done, Hello, Job
+from worldsize.launch.protocol.messages import Done, Hello, RunFunction
 from worldsize.launch.protocol.process import AGENT_PID, SOCKET, die_with_parent
 from worldsize.launch.worker import main as worker
 from worldsize.launch.worker import spans
-from worldsize.launch.worker.main import Assignment, Membership
+from worldsize.launch.worker.main import Membership, RankAssignment
 from worldsize.launch.worker.run_as_main import exit_code, play
 from worldsize.message import pack_and_send
 
@@ -27,7 +27,7 @@ def main() -> None:
     die_with_parent(int(os.environ[AGENT_PID]))
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     assignment = worker.take_assignment(_call_launcher())
-    if not isinstance(assignment.task, Job):
+    if not isinstance(assignment.task, RunFunction):
         _leave(_run_script(assignment.link))
     elif not worker.serve(assignment, assignment.task, _join):
         _leave(1)
@@ -49,7 +49,7 @@ def _call_launcher() -> socket.socket:
     return sock
 
 
-def _join(_assignment: Assignment, job: Job) -> Membership:
+def _join(_assignment: RankAssignment, job: RunFunction) -> Membership:
     """This rank's membership in the process group, joined through the agent's own rendezvous."""
     import torch
     import torch.distributed as dist
@@ -62,7 +62,7 @@ def _join(_assignment: Assignment, job: Job) -> Membership:
     return Membership(backend)
 
 
-def _run_script(link: worker.Link) -> int:
+def _run_script(link: worker.LauncherLink) -> int:
     """The exit code of the script, once the launcher has a report of how it went."""
     start_s = time.monotonic()
     try:
