@@ -23,7 +23,7 @@ PYTHON312 ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.1
 OLDEST := build/oldest
 NEXT := build/next
 
-.PHONY: help setup demo site lab test slow session soak sample verify project lint notebooks bench netlab ray check
+.PHONY: help setup demo site lab test slow session budget soak sample verify project lint notebooks bench netlab ray check
 .PHONY: nightly longest pages wheel term gpu foreign deepspeed frameworks horovod oracles attacks coverage smoke next parts
 help:  ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ slow: setup  ## run the other tests: whole weeks, labs, classes and pages of doc
 
 session: setup  ## run both in one session, as CI does
 	@$(BIN)/python -m pytest -n auto $(SPREAD) -m 'not netlab and not ray' $(ARGS)
+
+budget: setup  ## run the fast tests, and fail those that have grown slow; on an idle machine
+	@$(BIN)/python -m pytest -n auto $(SPREAD) --budget
 
 soak: setup  ## run the fast tests twenty times in random order, beside a process per core that burns time
 	@$(BIN)/python tests/bench/soak.py $(ARGS)
@@ -116,7 +119,7 @@ horovod: setup  ## build Horovod for this torch, where it is not there: patched,
 check: lint session  ## what CI runs
 	@$(MAKE) --jobs=2 --output-sync=target sample parts  # each keeps one core busy
 
-nightly: verify project longest oracles attacks coverage bench soak smoke next frameworks pages wheel term  ## all that takes longer than CI may; each part runs alone too
+nightly: verify project longest oracles attacks coverage bench budget soak smoke next frameworks pages wheel term  ## all that takes longer than CI may; each part runs alone too
 
 pages: site  ## look through the whole site: links, answers, widths, themes, sizes
 	@$(BIN)/python -m pytest -n 0 --nightly tests/browser/test_site.py

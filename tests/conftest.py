@@ -25,6 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--nightly", action="store_true", help="also run the longest tests, and draw ten times as many samples"
     )
     group.addoption(
+        "--budget", action="store_true", help="fail fast tests that use more than twice the CPU that they may"
+    )
+    group.addoption(
         "--write-durations",
         action="store_true",
         help=f"note in tests/{DURATIONS.name} what this run takes, which marks tests as slow",
@@ -36,9 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("same cases", derandomize=True)
     if not config.getoption("--nightly"):
         settings.load_profile("same cases")
-    config.pluginmanager.register(
-        Meter(fails_grown=is_worker(config) and not config.getoption("--write-durations")), "meter"
-    )
+    config.pluginmanager.register(Meter(fails_grown=config.getoption("--budget")), "meter")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

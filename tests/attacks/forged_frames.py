@@ -1,4 +1,4 @@
-# outcome: crashed
+# outcome: crashed or wrong
 # Writes results of its own into every open file, before the real one.
 
 # %% total

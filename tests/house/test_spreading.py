@@ -113,16 +113,16 @@ def test_the_cpu_of_children_counts_and_time_spent_waiting_does_not(tmp_path) ->
 
 
 def test_what_is_shared_counts_for_each_test_that_uses_it(tmp_path) -> None:
-    took = {"test_one.py::<prepared>": [1, 2.1], "test_one.py::test_burns_in_a_child": [9, 1.9]}
+    took = {"test_one.py::<prepared>": [1, 1.6], "test_one.py::test_burns_in_a_child": [9, 1.4]}
     done = run_tests(tmp_path, COSTLY, took, "-m", "slow")
     assert "2 passed" in done, done
 
 
 def test_a_fast_test_that_has_grown_slow_fails(tmp_path) -> None:
     grown = COSTLY.replace("format(1)", f"format({tiers.GROWN_CPU_S + 0.5})")
-    done = run_tests(tmp_path, grown, {})
+    done = run_tests(tmp_path, grown, {}, "--budget")
     assert "4 passed, 1 error" in done and "a fast one may use 1.5. Make it quicker" in done, done
-    known = run_tests(tmp_path, grown, {"test_one.py::test_burns_in_a_child": [9, 9]})
+    known = run_tests(tmp_path, grown, {"test_one.py::test_burns_in_a_child": [9, 9]}, "--budget")
     assert "4 passed" in known and "error" not in known, known
 
 

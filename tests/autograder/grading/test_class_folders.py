@@ -183,7 +183,7 @@ def test_a_course_may_lie_in_a_folder_whose_name_is_a_pattern(tmp_path, name):
     graded = tmp_path / name / "autograded" / "zoe" / NAME / f"{NAME}.ipynb"
     graded.write_text(json.dumps({"metadata": {audit_log.MARK: {"number": 3, "sha256": "lost"}}}))
     assignment = SimpleNamespace(name=NAME, duedate=None, max_score=5)
-    strangers = standing._rows_of_strangers(coursedir, SimpleNamespace(students=[]), assignment)
+    strangers = standing._standings_of_strangers(coursedir, SimpleNamespace(students=[]), assignment)
     assert [row.student for row in strangers] == ["[ada]", "zoe"]
     assert feedback_pages._students(coursedir, "autograded", NAME) == {"zoe", "[ada]"}
     assert len(audit_log.missing_entries(coursedir, [])) == 1
