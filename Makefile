@@ -6,19 +6,19 @@ STAMP := $(VENV)/.complete
 UV := $(shell command -v uv)
 INSTALL := $(if $(UV),uv pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check)
 SPREAD := --dist loadgroup --no-loadscope-reorder
-# what a fresh machine may lack, said before pip can fail in a hundred lines
+# what a fresh machine may lack, reported before pip fails with a hundred lines
 NO_PYTHON = Python 3.11 or newer is needed; found $$($(PYTHON) --version 2>&1). Name another one: make PYTHON=python3.12
 NO_VENV = Python cannot make virtual environments here; on Debian and Ubuntu: apt-get install python3-venv
 NO_NETWORK = No package can be had here. Without network: connect, or point PIP_INDEX_URL or PIP_FIND_LINKS at a mirror. The last line of what was tried:
 NO_INSTALL = Packages could not be installed. If pip speaks of a missing compiler above, install one (Debian and Ubuntu: apt-get install build-essential; macOS: xcode-select --install)
 
-# the first package that the build needs, asked for in seconds; an installer tries each for minutes
+# a request for the first package that the build needs: it fails within seconds where an installer would try for minutes
 REACH := $(if $(UV),UV_HTTP_RETRIES=1 UV_HTTP_TIMEOUT=5 uv pip install --python $(BIN)/python --reinstall,$(BIN)/python -m pip install --disable-pip-version-check --ignore-installed --retries 1 --timeout 5) --quiet --dry-run --no-deps 'setuptools>=77'
 
-# the same inputs for every commit; `make verify` draws others
+# the same inputs for every commit; `make verify` draws different ones
 SEED := --seed 270460944460190
 
-# the oldest torch that is supported, on the newest Python that it is used with
+# the oldest supported torch, on Python 3.12
 PYTHON312 ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.12*/bin/python) python3.12)
 OLDEST := build/oldest
 NEXT := build/next
@@ -51,25 +51,25 @@ lab: setup  ## open JupyterLab at the course, week 1 in front
 notebooks: setup  ## build the notebooks of weeks/, solutions/ and labs/ from their scripts
 	@$(BIN)/autograder build
 
-test: setup  ## run the fast tests: five minutes on two cores
+test: setup  ## run the fast tests, five minutes on two cores
 	@$(BIN)/python -m pytest -n auto $(SPREAD) $(ARGS)
 
-slow: setup  ## run the other tests: whole weeks, labs, classes and pages of docs/, browsers, hundreds of drawn cases
+slow: setup  ## run the slow tests: whole weeks, labs, classes and pages of docs/, browsers, hundreds of drawn cases
 	@$(BIN)/python -m pytest -n auto $(SPREAD) -m 'slow and not netlab and not ray' $(ARGS)
 
-session: setup  ## run both in one session, as CI does
+session: setup  ## run the fast and the slow tests in one session, as CI does
 	@$(BIN)/python -m pytest -n auto $(SPREAD) -m 'not netlab and not ray' $(ARGS)
 
-budget: setup  ## run the fast tests, and fail those that have grown slow; on an idle machine
+budget: setup  ## run the fast tests, and fail those that have grown slow; needs an idle machine
 	@$(BIN)/python -m pytest -n auto $(SPREAD) --budget
 
-soak: setup  ## run the fast tests twenty times in random order, beside a process per core that burns time
+soak: setup  ## run the fast tests twenty times in random order, while one process per core keeps the machine busy
 	@$(BIN)/python tests/bench/soak.py $(ARGS)
 
-sample: setup  ## grade known answers as CI does: of each lab a few, different ones for each commit
+sample: setup  ## grade a sample of the known answers, as CI does: a few of each lab, different ones for each commit
 	@$(BIN)/autograder verify --sample 4 $(SEED)
 
-verify: setup  ## grade every known answer of every lab, right, wrong and cheating, on five draws of all inputs
+verify: setup  ## grade every known answer of the labs without real jobs, each on five draws of its inputs
 	@$(BIN)/autograder verify --seeds 5
 
 project: setup  ## grade every known answer of the labs and projects with real jobs, one at a time
@@ -77,7 +77,7 @@ project: setup  ## grade every known answer of the labs and projects with real j
 	@$(BIN)/autograder verify --real-jobs
 	@$(BIN)/python -m pytest -n 0 -m 'ray and nightly' --nightly
 
-lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
+lint: setup  ## run ruff and pyright, and check that the built notebooks are up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
@@ -86,21 +86,21 @@ lint: setup  ## ruff and pyright, and whether the built notebooks are up to date
 bench: site  ## measure every figure that the project claims, into build/bench.json
 	@$(BIN)/python tests/bench
 
-parts: setup  ## run a third of the parts of `make bench` at their smallest size, another third for each commit
+parts: setup  ## run a third of the parts of `make bench` at their smallest size, a different third for each commit
 	@$(BIN)/python tests/bench --smallest
 
-gpu: setup  ## run every path that uses GPUs, and record what it gives in docs/measured; says so where there is none
+gpu: setup  ## run every path that uses GPUs, and record the results in docs/measured; without a GPU, say so
 	@$(BIN)/python tests/bench/on_gpus.py $(ARGS)
 
-netlab: setup  ## real hosts on this machine against the emulator (Linux and root)
+netlab: setup  ## compare the emulator with real hosts in network namespaces of this machine (needs Linux and root)
 	@PYTHONPATH=tests/support $(BIN)/python -m netlab
 	@$(BIN)/python -m pytest -m netlab tests/e2e/test_project1_on_two_hosts.py
 
-ray: setup  ## install Ray; grade a class on a cluster of it that is started here, and answers to lab 13a
+ray: setup  ## install Ray, then grade a class on a Ray cluster started here, and answers to lab 13a
 	@$(INSTALL) -c constraints.txt -e '.[ray]'
 	@$(BIN)/python -m pytest -m ray
 
-foreign: setup  ## install transformers, and run its Llama unmodified, emulated and on paper
+foreign: setup  ## install transformers, and run its Llama, unmodified, emulated and on paper
 	@$(INSTALL) -c constraints.txt -e '.[transformers]'
 	@WORLDSIZE_REQUIRE=transformers $(BIN)/python -m pytest tests/library/paper/test_foreign_models.py
 
@@ -113,44 +113,44 @@ frameworks: setup horovod  ## install the frameworks of weeks 11 and 13, and run
 	@WORLDSIZE_REQUIRE=frameworks $(BIN)/python -m pytest -m '' tests/e2e/test_week13.py
 	@WORLDSIZE_REQUIRE=hta $(BIN)/python -m pytest tests/e2e/test_week11_hta.py
 
-horovod: setup  ## build Horovod for this torch, where it is not there: patched, compiled, proven on two ranks
+horovod: setup  ## build Horovod for this torch unless it is installed: patch it, compile it, try it on two ranks
 	@sh frameworks/build_horovod.sh $(BIN)/python
 
-check: lint session  ## what CI runs
+check: lint session  ## run this before you propose a change: lint, all tests, samples of known answers and of `make bench`
 	@$(MAKE) --jobs=2 --output-sync=target sample parts  # each keeps one core busy
 
-nightly: verify project longest oracles attacks coverage bench budget soak smoke next frameworks pages wheel term  ## all that takes longer than CI may; each part runs alone too
+nightly: verify project longest oracles attacks coverage bench budget soak smoke next frameworks pages wheel term  ## run everything that takes longer than CI may; each part is a target of its own
 
-pages: site  ## look through the whole site: links, answers, widths, themes, sizes
+pages: site  ## check the whole site: links, hidden answers, widths, themes, sizes
 	@$(BIN)/python -m pytest -n 0 --nightly tests/browser/test_site.py
 
-term: setup  ## play a term with forty students through by an instructor's commands
+term: setup  ## play through a term with forty students, using an instructor's commands
 	@$(BIN)/python -m pytest -n 0 --nightly tests/e2e/test_term.py
 
 longest: setup  ## run the tests that CI has no time for: long pages of docs/, reports of projects, a class of Project 3
 	@$(BIN)/python -m pytest -n 0 -m 'nightly and not ray' --nightly --ignore=tests/e2e/test_wheel.py --ignore=tests/e2e/test_image.py --ignore=tests/e2e/test_places.py --ignore=tests/e2e/test_hub.py
 
-wheel: setup  ## build distributions and the image, start commands from what they install; a hub, and a week from the zip
+wheel: setup  ## build the distributions and the image and try what they install; start a hub; run a week from the zip
 	@$(BIN)/python -m pytest -n 0 -m nightly --nightly tests/e2e/test_wheel.py tests/e2e/test_image.py tests/e2e/test_places.py tests/e2e/test_hub.py
 
-oracles: setup  ## compute the quiz bank's answers by other means, on full samples
+oracles: setup  ## compute the quiz bank's answers in a second way, on full samples
 	@$(BIN)/python -m pytest -n auto $(SPREAD) --nightly tests/quiz/test_quiz_bank.py
 
-attacks: setup  ## the attacks beside a process per core that burns time
+attacks: setup  ## run the attacks on the sandbox while one process per core keeps the machine busy
 	@$(BIN)/python tests/bench/under_load.py $(BIN)/python -m pytest tests/autograder/judging/test_attacks.py
 
-coverage: setup  ## which share of each package's lines the fast tests run, in ranks too; into build/coverage.json
+coverage: setup  ## measure which share of each package the fast tests run, ranks included, into build/coverage.json
 	@$(BIN)/python -m pytest -n auto $(SPREAD) --cov=worldsize --cov=autograder --cov-report=json:build/coverage.json
 	@$(BIN)/python tests/support/coverage_by_folder.py build/coverage.json
 
-next: setup  ## the fast tests with the newest torch of the registry, and which rows of docs/patches.md fail there
+next: setup  ## run the fast tests with the newest torch, and list the rows of docs/patches.md that fail there
 	@test -x $(NEXT)/bin/python || $(PYTHON) -m venv $(NEXT)
 	@mkdir -p build && grep -v "^torch==" constraints.txt > build/next.txt
 	@$(NEXT)/bin/python -m pip install --quiet --disable-pip-version-check -c build/next.txt --upgrade torch -e '.[dev]'
 	@-$(NEXT)/bin/python -m pytest -n auto $(SPREAD) --junitxml=build/next.xml
 	@$(NEXT)/bin/python tests/bench/next_torch.py build/next.xml
 
-smoke: setup  ## the library's tests with torch 2.11 on Python 3.12, where that is installed
+smoke: setup  ## run the library's tests with torch 2.11 on Python 3.12, if that is installed
 	@if ! $(PYTHON312) -c '' 2>/dev/null; then echo "Skipped: there is no Python 3.12 here (make smoke PYTHON312=PATH)."; exit 0; fi; \
 	  set -e; test -x $(OLDEST)/bin/python || $(PYTHON312) -m venv $(OLDEST); \
 	  grep -v '^torch==' constraints.txt > build/oldest.txt; \

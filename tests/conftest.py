@@ -1,4 +1,4 @@
-"""How tests are spread over workers, the longest first, and that what they start can be interrupted."""
+"""Distribution of tests over workers, the longest first; options for nightly runs and for measuring durations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiers import Measured, Meter, file_of, mark_slow, shared_fixtures
 DURATIONS = Path(__file__).with_name("durations.json")
 _took: dict[str, list[float]] = {}
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under a shell's `&`; what tests start would inherit that
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` sets this, and child processes would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -30,12 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--write-durations",
         action="store_true",
-        help=f"note in tests/{DURATIONS.name} what this run takes, which marks tests as slow",
+        help=f"record in tests/{DURATIONS.name} how long each test takes, which decides which tests are slow",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the same cases of property tests on every run; other ones every night."""
+    """Draw the same cases of property tests on every run, and different ones in nightly runs."""
     settings.register_profile("same cases", derandomize=True)
     if not config.getoption("--nightly"):
         settings.load_profile("same cases")
@@ -43,37 +43,37 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are cores: half of the tests' time is spent waiting, for ranks, kernels and browsers."""
+    """One worker more than there are cores, because tests wait half of the time for ranks, kernels and browsers."""
     return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep tests that share a prepared fixture on one worker, and start the longest of these groups first."""
+    """Keep tests that share a module fixture on one worker, and start the longest groups first."""
     measured = Measured.read(DURATIONS)
     mark_slow(items, measured)
     for item in items:
         skip_until_night(item)
         if shares_a_fixture(item) and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(file_of(item.nodeid)))
-    if is_worker(config):  # by hand, one after the other, the order of the files reads better
+    if is_worker(config):  # without workers, keep the order of the files, which reads better
         items[:] = longest_first(items, measured)
 
 
 def skip_until_night(item: pytest.Item) -> None:
-    """Skip a test marked `nightly`, with its reason, in a run without that option."""
+    """Skip a test marked `nightly` unless the run has the option `--nightly`."""
     if (mark := item.get_closest_marker("nightly")) and not item.config.getoption("--nightly"):
         item.add_marker(pytest.mark.skip(reason=f"{mark.args[0]}; give --nightly"))
 
 
 def shares_a_fixture(item: pytest.Item) -> bool:
-    """True where a fixture of this test is kept for the other tests of its file."""
+    """Whether this test uses a fixture that is kept for the other tests of its file."""
     info = getattr(item, "_fixtureinfo", None)  # pytest has no public name for it
     return info is not None and any(found[-1].scope == "module" for found in info.name2fixturedefs.values())
 
 
 def longest_first(items: list[pytest.Item], measured: Measured) -> list[pytest.Item]:
-    """The tests group by group, the groups by how long they took when they were last measured; first unknown files."""
+    """The tests by group: first groups with files never measured, then the others by their last duration."""
     groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         mark = item.get_closest_marker("xdist_group")
@@ -83,23 +83,23 @@ def longest_first(items: list[pytest.Item], measured: Measured) -> list[pytest.I
         if not all(measured.knows(file_of(item.nodeid)) for item in group):
             return math.inf
         fixtures = {name for item in group for name in shared_fixtures(item)}
-        # exact, so that every worker finds the same order, whichever way it walks through a set
+        # fsum is exact, so every worker computes the same order, however it iterates over the set
         return math.fsum(map(measured.wall_s, [*(item.nodeid for item in group), *fixtures]))
 
     return [item for group in sorted(groups.values(), key=length_s, reverse=True) for item in group]
 
 
 def is_worker(config: pytest.Config) -> bool:
-    """True in a process of pytest-xdist that runs tests."""
+    """Whether this process is a pytest-xdist worker."""
     return hasattr(config, "workerinput")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Keep what this test took."""
+    """Collect the durations that a test reported."""
     _took.update(getattr(report, "took", {}))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Note what the tests that ran took, where that was asked for."""
+    """Write the durations of this run if `--write-durations` was given."""
     if session.config.getoption("--write-durations") and not is_worker(session.config):
         Measured.read(DURATIONS).updated(_took).write(DURATIONS, session.config.rootpath)
