@@ -1,1 +1,1 @@
-"""Quizzes and exams for a class: a form for each student, in the format that their system takes, and their marks."""
+"""Quizzes and exams for a class: a form for each student, in the formats of learning platforms or on paper; marks."""

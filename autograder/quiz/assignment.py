@@ -1,7 +1,7 @@
-"""A quiz as an nbgrader assignment: a point for each question, by the key, without running code; essays by hand.
+"""A quiz as an nbgrader assignment: marked with the key, without running code; essays are graded by hand.
 
-The assignment has the cells that every form has: for each number an answer and its point. The questions are in the
-notebook that `quiz make` wrote for each student. The key is stored with the source, where no student sees it.
+The assignment has the cells that all forms share: for each question number, an answer and its point. The questions are
+in the notebook that `quiz make` wrote for each student. The key is stored with the source, where no student sees it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _OUTCOMES = {
 
 
 def assign(key: Path, root: Path, name: str) -> list[Path]:
-    """The folders of an assignment's source and of each student's notebook, after writing both.
+    """Write an assignment's source and each student's notebook, and return their two folders.
 
     Raises:
-        ValueError: the key cannot be read, the quiz has no notebooks, or the name is taken or odd.
+        ValueError: the key cannot be read, the quiz has no notebooks, or the name is taken or not allowed.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be the name of an assignment: use letters, digits and . _ -.")
@@ -70,7 +70,7 @@ def assign(key: Path, root: Path, name: str) -> list[Path]:
 
 
 def report(key: Path, bank: Path, student: str, submission: NotebookNode) -> Report:
-    """The points of a student's answers, of which only literals are read.
+    """Mark a student's notebook. Only literals are read; no code is run.
 
     Raises:
         ValueError: the key has no form for the student, or does not fit the bank.
@@ -90,7 +90,7 @@ def report(key: Path, bank: Path, student: str, submission: NotebookNode) -> Rep
 
 
 def _notebook_of(key: Path, student: str) -> Path:
-    # the key lies in the quiz's folder of answers
+    # the key is in the quiz's folder `answers`
     notebook = key.absolute().parents[1] / place_of(forms_notebook.FORMAT) / f"{student}{forms_notebook.FORMAT.suffix}"
     if not notebook.is_file():
         raise ValueError(f"{notebook} is missing: make the quiz with `--format {forms_notebook.FORMAT.name}`.")
@@ -98,7 +98,7 @@ def _notebook_of(key: Path, student: str) -> Path:
 
 
 def _for_the_grader(one: AnswerFeedback, answer: Prose) -> CheckResult:
-    """What the formgrader shows below an essay, and the student's page with the points: the rubric, a model answer."""
+    """The rubric and a model answer, shown below an essay in the formgrader and, once graded, on the student's page."""
     number, variant = one.answered.number, one.answered.variant
     return CheckResult(
         name=f"question_{number}",
@@ -111,10 +111,10 @@ def _for_the_grader(one: AnswerFeedback, answer: Prose) -> CheckResult:
 
 
 def _worth(key: Key, forms: Sequence[Form]) -> dict[int, float]:
-    """The points of each essay by its number, which are the same for everybody; empty without essays.
+    """The points of each essay by question number, the same on every form; empty without essays.
 
     Raises:
-        ValueError: the forms differ in it, or all questions are essays, so that nothing is marked by the key.
+        ValueError: the forms differ in them, or all questions are essays, so that the key marks nothing.
     """
     if not key.blueprint.essays:
         return {}
@@ -148,7 +148,7 @@ def _source(key: Key, name: str, worth: Mapping[int, float]) -> NotebookNode:
 
 
 def _essay(number: int, points: float) -> list[NotebookNode]:
-    """The cells of an essay: one that a person grades, and one in which the grader finds the rubric."""
+    """The two cells of an essay: the answer, graded by a person, and one that shows the grader the rubric."""
     marks = forms_notebook.nbgrader_essay(number, points)
     answer = new_markdown_cell(forms_notebook.TO_REPLACE, id=f"question_{number}", metadata={"nbgrader": marks})
     marks = {**forms_notebook.nbgrader(number), "grade_id": _rubric(number), "grade": True, "solution": False}

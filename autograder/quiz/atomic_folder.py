@@ -1,4 +1,4 @@
-"""A folder that appears when it is complete, and in it files that only their owner can read."""
+"""Writing a folder that appears only when it is complete, and files that only their owner can read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
 @contextmanager
 def in_place_of(out: Path) -> Iterator[Path]:
-    """A folder to write in, which replaces `out` at the end of the block, or is removed if the block fails."""
+    """A temporary folder that replaces `out` at the end of the block, or is removed if the block fails."""
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent, ignore_cleanup_errors=True) as parent:
@@ -31,6 +31,6 @@ def in_place_of(out: Path) -> Iterator[Path]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a new file that nobody but its owner can read, at any time."""
+    """Create a file that only its owner can read, from the moment it exists."""
     path.touch(PRIVATE_FILE, exist_ok=False)
     path.write_bytes(content)

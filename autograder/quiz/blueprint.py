@@ -1,4 +1,4 @@
-"""What a quiz consists of: how many questions, from which pools and weeks; and whether the bank has enough."""
+"""Blueprint of a quiz: how many questions it has, from which pools and weeks, and whether the bank has enough."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from worldsize.quiz import Question
 from worldsize.quiz.bank import Pool
 
-FILE = "blueprints.toml"  # beside the bank
-Kind: TypeAlias = Literal["single", "multiple", "numeric", "ordering", "text", "cloze"]  # essays are counted apart
+FILE = "blueprints.toml"  # in the bank's folder
+Kind: TypeAlias = Literal["single", "multiple", "numeric", "ordering", "text", "cloze"]  # essays are counted separately
 
 
 class BlueprintCell(NamedTuple):
@@ -31,12 +31,12 @@ class BlueprintCell(NamedTuple):
 
 
 class Blueprint(BaseModel):
-    """What every form of a quiz has: `count` questions, spread evenly over the weeks, equally hard for everybody.
+    """The rules that every form of a quiz follows: `count` questions, spread evenly over the weeks, equally hard.
 
-    `essays` of them are essays, which stand at the end. Questions are only of these `pools`. Empty `weeks`,
-    `essay_weeks`, `objectives` (words that an objective has), `difficulties` and `kinds` allow all; `minutes` is the
-    most that a form may take, by its questions' own times; it is passed with `pass_fraction` of the points. One that
-    `needs_week` is of weeks that are named when the quiz is made.
+    The last `essays` of them are essays. Questions come only from `pools`. `weeks`, `essay_weeks`, `objectives` (words
+    that an objective contains), `difficulties` and `kinds` restrict them further; empty allows all. `minutes` limits
+    the sum of the questions' own times. Students pass with `pass_fraction` of the points. If `needs_week` is true,
+    the weeks must be named when the quiz is made.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,7 +61,7 @@ class Blueprint(BaseModel):
         return self
 
     def allows(self, question: Question) -> bool:
-        """True for a question that may be asked."""
+        """Whether this question may be asked."""
         wanted = [words.lower() in question.objective.lower() for words in self.objectives]
         return (
             question.pool in self.pools
@@ -74,7 +74,7 @@ class Blueprint(BaseModel):
 
 
 def read_blueprints(folder: Path) -> dict[str, Blueprint]:
-    """The blueprints beside the bank, by name; empty without such a file.
+    """The blueprints in the bank's folder, by name; empty if it has no file of blueprints.
 
     Raises:
         ValueError: the file is malformed; names the blueprint and the reason.
@@ -95,11 +95,11 @@ def read_blueprints(folder: Path) -> dict[str, Blueprint]:
 def shares(blueprint: Blueprint, questions: Sequence[Question]) -> dict[BlueprintCell, int]:
     """How many questions of each week and difficulty every form has, and how many essays.
 
-    Weeks get equal parts, and within a week difficulties get parts like those of the bank; remainders go to where the
-    most questions are left.
+    Weeks get equal shares. Within a week, difficulties get shares in proportion to the bank. Remainders go to the cells
+    with the most questions left.
 
     Raises:
-        ValueError: the bank has fewer questions than are asked for, or its essays differ in what they are worth.
+        ValueError: the bank has fewer questions than are asked for, or its essays differ in their points.
     """
     allowed = [question for question in questions if blueprint.allows(question)]
     essays = [question for question in allowed if question.kind == "essay"]

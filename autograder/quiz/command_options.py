@@ -1,4 +1,4 @@
-"""The options of `autograder quiz`, checked: messages name them as they are typed."""
+"""Checking the options of `autograder quiz`: messages name them as users type them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def chosen_quiz(
     """The quiz that these options ask for; a secret is created once nothing else can be wrong.
 
     Raises:
-        ValueError: an option does not fit, or a file that one names cannot be used.
+        ValueError: options contradict each other, or a file that one names cannot be used.
     """
     if (key_file is None) == (seed is None):
         raise ValueError("Give either --key-file, a secret that is created if absent, or --seed for a demonstration.")
     plan = blueprint_of(bank, blueprint, changes)
     chosen_formats = _formats(formats, paper)
     students, questions = read_roster(roster), read_bank(bank)
-    shares(plan, questions)  # raises where the bank has too few questions
+    shares(plan, questions)  # raises if the bank has too few questions
     key = secret_key.read_or_create(key_file) if key_file else f"seed {seed}".encode()
     return QuizInputs(plan, questions, students, key, chosen_formats)
 
@@ -64,14 +64,14 @@ def font_warning(quiz: QuizInputs) -> str | None:
 def points_by_hand(
     file: Path | None, earlier: Path, forms: Sequence[Form], encoding: str | None
 ) -> dict[tuple[str, int], HandPoints]:
-    """The points of essays in a file or, without one, among earlier marks; none without either."""
+    """The points given to essays, read from a file or, without one, from earlier marks; empty without either."""
     if file is None and not earlier.is_file():
         return {}
     return read_hand_points(file or earlier, forms, encoding)
 
 
 def refuse_to_lose_points(by_hand: ByHand, marked_forms: Sequence[MarkedForm]) -> None:
-    """Raise ValueError where points were given to an answer other than the one that was handed in."""
+    """Raise ValueError if points were given to a version of an answer that is not the submitted one."""
     waiting = {
         (one.form.student.id, answer.number) for one in marked_forms for answer in one.answered if answer.is_waiting
     }
@@ -98,7 +98,7 @@ def refuse_problems(responses: Responses, unreadable_as_zero: bool, ignore_unkno
 
 
 def blueprint_of(folder: Path, name: str | None, wanted: Mapping[str, Any]) -> Blueprint:
-    """The blueprint of this name with these changes, or a new one."""
+    """The named blueprint with these options applied, or a new one."""
     changes = {key: value for key, value in wanted.items() if value not in (None, [])}
     if name is None:
         if "count" not in changes:
@@ -118,12 +118,12 @@ def blueprint_of(folder: Path, name: str | None, wanted: Mapping[str, Any]) -> B
         problems = (f"{' '.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise ValueError(f"There can be no such quiz: {'; '.join(problems)}.") from error
     if plan.needs_week and not plan.weeks:
-        raise ValueError(f"{name!r} is of the weeks that you name: say which with --week.")
+        raise ValueError(f"{name!r} needs its weeks: name them with --week.")
     return plan
 
 
 def _formats(names: Sequence[str], paper: str) -> list[Format]:
-    """The formats of these names, or all of them; PDF on this paper."""
+    """The formats with these names, or all formats; PDF has this paper size."""
     if unknown := [name for name in names if name not in FORMATS]:
         raise ValueError(f"There is no format {unknown[0]!r}: choose from {', '.join(FORMATS)}.")
     if paper not in PAPERS:

@@ -1,4 +1,4 @@
-"""`autograder quiz`: quizzes for a class, made, marked and previewed."""
+"""`autograder quiz`: make, mark and preview quizzes for a class."""
 
 from __future__ import annotations
 

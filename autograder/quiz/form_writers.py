@@ -1,4 +1,4 @@
-"""Forms rendered to files, by this process or by several."""
+"""Rendering forms to files, in this process or in several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autograder.quiz.atomic_folder import write_private
 from autograder.quiz.formats.format import Format
 from autograder.quiz.forms import Form
 
-# loaded once, in memory that all processes share
+# loaded once, before forking, so that all processes share the memory
 _PRELOADED = [__name__, "autograder.quiz.formats", "worldsize.draw", "nbconvert.filters.markdown_mistune"]
 Done = Callable[[int], object]
 
@@ -36,14 +36,14 @@ Write = Callable[[Sequence[Form], Sequence[FormatFolder], Done], None]
 
 @contextmanager
 def writers(num_processes: int) -> Iterator[Write]:
-    """A function that writes forms, here or in other processes; at the end of the block all are written."""
+    """A function that writes forms in `num_processes` processes; all are written by the end of the block."""
     if num_processes == 1:
         yield _write_here
         return
-    # not forked from here: the progress bar has a thread, and a fork of a process with threads may hang
+    # not forked from this process: the progress bar runs a thread, and forking a process with threads may hang
     context = get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    # frozen: otherwise the collector writes to what they share, and each gets a copy
+    # without the freeze, the garbage collector writes to shared pages, so each process gets its own copy
     pool = ProcessPoolExecutor(num_processes, context, initializer=gc.freeze)
     pending: list[Future[None]] = []
 
@@ -63,12 +63,12 @@ def writers(num_processes: int) -> Iterator[Write]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Defer an interrupt to the end of the block; processes started inside get none."""
+    """Defer interrupts to the end of the block; processes started in it receive none."""
     if threading.current_thread() is not threading.main_thread():  # interrupts are raised in the main thread only
         yield
         return
     held: list[tuple[int, FrameType | None]] = []
-    # the mask is this thread's alone: another may take the signal, and Python raises here all the same
+    # the mask covers only this thread: if another thread takes the signal, Python still raises in this one
     handler = signal.signal(signal.SIGINT, lambda *received: held.append(received))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -98,7 +98,7 @@ def _write(forms: Sequence[Form], places: Sequence[FormatFolder]) -> None:
 
 
 def _culprit(form: Form, format: Format) -> str:
-    """The first question that cannot be written when it is alone on the form."""
+    """The first question that cannot be written even alone on a form."""
     for asked in form.asked:
         try:
             format.render(Form(form.student, form.blueprint, (asked,)))

@@ -1,4 +1,4 @@
-"""A form for each student by a keyed hash: unpredictable without the key, repeatable with it."""
+"""A form for each student, drawn with a keyed hash: unpredictable without the key, repeatable with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autograder.quiz.blueprint import Blueprint, BlueprintCell, shares
 from autograder.tables.roster import Student
 from worldsize.quiz import Question, Variant, draw
 
-MOST_SHARED = 0.1  # of a form's parametrised variants with any other form
+MOST_SHARED = 0.1  # the largest share of parametrised variants that two forms may have in common
 _TRIES = 200
 
 
@@ -28,7 +28,7 @@ class AskedQuestion:
 
 @dataclass(frozen=True)
 class Form:
-    """What one student is asked, in order: essays last."""
+    """The questions of one student, in order, essays last."""
 
     student: Student
     blueprint: Blueprint
@@ -41,12 +41,12 @@ class Form:
 
     @property
     def minutes(self) -> float:
-        """The time that it should take."""
+        """The time that the form should take, the sum over its questions."""
         return sum(variant.question.minutes for variant in self.variants)
 
     @property
     def allowed_minutes(self) -> float:
-        """The time that this student has: the quiz's, or what the questions should take, and extra time on top."""
+        """The time limit of this student: the quiz's, or the sum over the questions, plus the student's extra time."""
         minutes = self.blueprint.minutes or self.minutes
         extra_percent = self.student.extra_time_percent
         return math.ceil(round(minutes * (1 + extra_percent / 100), 6)) if extra_percent else minutes
@@ -58,10 +58,10 @@ class Form:
 
 
 def deal(blueprint: Blueprint, questions: Sequence[Question], roster: Sequence[Student], key: bytes) -> Iterator[Form]:
-    """A form for each student, in the order of the roster: the same ones for the same blueprint, bank, roster and key.
+    """Draw a form for each student, in the order of the roster, repeatable with the same arguments.
 
-    All have the same number of questions of each week and difficulty, and of essays. Where variants of two forms would
-    coincide too often, the later student's are drawn again.
+    All forms have equally many questions of each week and difficulty, and equally many essays. If two forms would have
+    too many variants in common, the later one is drawn again.
 
     Raises:
         ValueError: the bank has too few questions, or a question cannot be drawn.
@@ -116,7 +116,7 @@ def _drawn(
     chance = random.Random(_seed(key, blueprint.title, student.id, "questions", str(attempt)))
     chosen = [question for cell, num in cells.items() for question in chance.sample(stock[cell], num)]
     chance.shuffle(chosen)
-    chosen.sort(key=lambda question: question.kind == "essay")  # last, so that everybody's have the same numbers
+    chosen.sort(key=lambda question: question.kind == "essay")  # last, so that they have the same numbers on every form
     asked = []
     for question in chosen:
         seed = _seed(key, blueprint.title, student.id, question.id, str(attempt))
@@ -125,7 +125,7 @@ def _drawn(
 
 
 def _seed(key: bytes, *words: str) -> str:
-    """A hash of the words that only the holder of the key can compute."""
+    """A keyed hash of the words, which cannot be computed without the key."""
     return hmac.new(key, "\0".join(words).encode(), hashlib.sha256).hexdigest()
 
 
@@ -134,7 +134,7 @@ def _parametrised(form: Form) -> list[str]:
 
 
 def _most_shared(form: Form, holders: dict[str, list[int]]) -> float:
-    """The largest part of the form's parametrised variants that any earlier form has too."""
+    """The largest share of the form's parametrised variants that one earlier form also has."""
     ids = _parametrised(form)
     counts: dict[int, int] = defaultdict(int)
     for id in ids:

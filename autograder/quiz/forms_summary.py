@@ -1,4 +1,4 @@
-"""The summary of a quiz: whether its forms are equally hard, and how much any two of them share."""
+"""Summary of a quiz: whether its forms are equally hard, and how many variants they have in common."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def summary_text(forms: Sequence[Form], formats: Sequence[str]) -> str:
 
 
 def shared(forms: Sequence[Form]) -> tuple[float, float]:
-    """The part of their parametrised variants that two forms have in common: the mean of all pairs, and the worst."""
+    """The share of parametrised variants that two forms have in common: the mean and the maximum over all pairs."""
     holders: dict[str, list[int]] = defaultdict(list)
     sizes = []
     for place, form in enumerate(forms):
@@ -40,7 +40,7 @@ def _cells(form: Form) -> Counter[tuple[int, int]]:
 
 
 def _coverage(forms: Sequence[Form]) -> Iterable[str]:
-    """How many questions of each week and difficulty a form has."""
+    """The lines of a table: the number of questions by week and difficulty."""
     every = {tuple(sorted(_cells(form).items())) for form in forms}
     cells = _cells(forms[0])
     yield f"questions of {'every form' if len(every) == 1 else 'the first form; OTHERS DIFFER'}, by difficulty"

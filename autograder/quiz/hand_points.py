@@ -1,7 +1,6 @@
-"""Points that a person gives for essays: a table of the answers to grade, and the same table read back, filled in.
+"""Points given by hand for essays: reading the table of answers to grade once a person has filled it in.
 
-Each row carries a mark of the answer that it is about, so that points are never counted for another answer than the one
-that was read.
+Each row holds a hash of its answer, so that points never count for an answer other than the one that was graded.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _NEEDED = ("student", "number", "points", "mark")
 
 @dataclass(frozen=True)
 class HandPoints:
-    """The points that a person gave an answer, and what that person says about it; `mark` is the answer's."""
+    """The points and the comment that a person gave an answer, and the answer's `mark`, a hash."""
 
     points: float
     comment: str
@@ -34,7 +33,7 @@ ByHand: TypeAlias = Mapping[tuple[str, int], HandPoints]  # by student and numbe
 
 
 def mark_of(variant: Variant, written: str) -> str:
-    """The mark of an answer: a hash of what was asked and what was written, which no spreadsheet takes for a number."""
+    """A hash of the question and the answer, in a form that no spreadsheet takes for a number."""
     read = "\0".join([variant.id, variant.text, " ".join(written.split())])
     return f"a{hashlib.sha256(read.encode('utf-8', 'replace')).hexdigest()[:12]}"
 
@@ -42,15 +41,15 @@ def mark_of(variant: Variant, written: str) -> str:
 def read_hand_points(
     file: Path, forms: Sequence[Form], encoding: str | None = None
 ) -> dict[tuple[str, int], HandPoints]:
-    """The points in a table, by student and number; rows without points are passed over.
+    """The points in a table, by student and number; rows without points are skipped.
 
-    `encoding` is that of a table which is not in UTF-8 any more, as a spreadsheet may have saved it.
+    `encoding` is for a table that a spreadsheet has saved in an encoding other than UTF-8.
 
     Raises:
-        ValueError: it is not such a table, or something in it cannot be read; names every line.
+        ValueError: it is not such a table, or has lines that cannot be read; names each of them.
     """
     try:
-        table = read_table(file)  # as it was written, whatever the encoding of the responses
+        table = read_table(file)  # try UTF-8 first, as it was written: `encoding` may be meant for the responses
     except ValueError:
         if encoding is None:
             raise
@@ -60,21 +59,21 @@ def read_hand_points(
             f"{file} has no column {missing[0]!r}: fill in the table that `autograder quiz mark` wrote, "
             "and leave its columns as they are."
         )
-    found: dict[tuple[str, int], HandPoints] = {}
+    points: dict[tuple[str, int], HandPoints] = {}
     problems: list[str] = []
     for line, row in table.rows:
         if not row["points"].strip():
             continue
         try:
             key, given = _row(row, forms)
-            if key in found:
+            if key in points:
                 raise ValueError(f"{key[0]}, question {key[1]}: it has points already, in a line above")
-            found[key] = given
+            points[key] = given
         except ValueError as error:
             problems.append(f"{table.where(line)}: {error}.")
     if problems:
         raise ValueError("\n".join([*problems, "Nothing was written. Correct these points."]))
-    return found
+    return points
 
 
 def _row(row: Mapping[str, str], forms: Sequence[Form]) -> tuple[tuple[str, int], HandPoints]:

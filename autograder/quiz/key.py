@@ -1,4 +1,4 @@
-"""The key of a quiz as a file: what every student was asked, to be drawn, printed and marked again."""
+"""Key of a quiz, stored in a file: every student's questions and seeds, so that forms can be drawn again to be marked."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Key(_KeyPart):
 
 
 def key_of(forms: Sequence[Form]) -> Key:
-    """The key of these forms, which are of one quiz."""
+    """The key of these forms, all of the same quiz."""
     return Key(blueprint=forms[0].blueprint, forms=[_entry_of(form) for form in forms])
 
 
 def parse_key(file: Path) -> Key:
-    """The key in a file. Raises: ValueError when it is not a key."""
+    """Read a key from a file. Raises: ValueError if it is not a key."""
     try:
         return Key.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
@@ -58,7 +58,7 @@ def parse_key(file: Path) -> Key:
 
 
 def read_key(file: Path, questions: Sequence[Question], student: str | None = None) -> list[Form]:
-    """The forms of a key, all or one student's, drawn again from the bank.
+    """Draw the forms of a key again from the bank: all, or only one student's.
 
     Raises:
         ValueError: the file is not a key, or the bank has changed since: names the questions that changed.
@@ -88,14 +88,14 @@ def read_key(file: Path, questions: Sequence[Question], student: str | None = No
 
 
 def fingerprint(variant: Variant) -> str:
-    """A short hash of what is asked and what is right."""
+    """A short hash of a variant's text and right answer."""
     return hashlib.sha256(f"{variant.text}\0{variant.answer!r}".encode()).hexdigest()[:16]
 
 
 def printed(answer: Answer) -> str:
     """The right answer as a key prints it: letters of options, numbers with units, words, letters of items in order.
 
-    Of an essay only the points; its rubric stands where the key explains the question.
+    For an essay, only the points: the rubric is part of the key's explanation of the question.
     """
     match answer:
         case Options():

@@ -1,4 +1,4 @@
-r"""Reports that learning platforms export: Moodle's responses, and the student analysis of Canvas's classic quizzes.
+r"""Reading learning platforms' reports: Moodle's responses, and the student analysis of Canvas's classic quizzes.
 
 Sources, read in November 2026. Moodle, `mod/quiz/report/responses` of moodle/moodle: columns `Response N`, and, where
 these are asked for, `Question N` and `Right answer N`; `-` means no answer; chosen options and ordered items are
@@ -8,8 +8,8 @@ part 2: ...` (qtype_multianswer), pairs as `item -> choice`. Canvas,
 for each question `ID: text` and its points, then `n correct, n incorrect, score`; several parts are separated by
 commas, with `\,` for a comma in one, pairs as `item=>choice`.
 
-Both give texts and not letters, without their markup. A text that fits no option, or two, is a problem and is never
-guessed. The layouts were read from the platforms' source, not from an installation.
+Both contain texts rather than letters, without markup. A text that matches no option, or two, is reported as a problem
+and never guessed. The layouts were read from the platforms' source, not from an installation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Prose, 
 
 _MARKUP = re.compile(r"\\[()\[\]]|[\s$*_`\\]")
 _GAP = re.compile(r"\[\[[a-z][a-z0-9]*\]\]")  # underlines are markup here
-_ADDED = {  # by our exports to the text of a question
+_ADDED = {  # what our exports add to the text of a question
     Amount: r"(\(giveanumber\b.*\))?",
     Prose: r"(\(answerinyourownwords\b.*\))?",
 }
@@ -40,12 +40,12 @@ _CANVAS_ENDS = {"n correct", "n incorrect", "score"}
 
 
 def is_moodle(head: Sequence[str]) -> bool:
-    """True for the head of Moodle's report of responses."""
+    """Whether this is the header row of Moodle's report of responses."""
     return any(re.fullmatch(r"Response \d+", name) for name in head)
 
 
 def is_canvas(head: Sequence[str]) -> bool:
-    """True for the head of Canvas's student analysis."""
+    """Whether this is the header row of Canvas's student analysis."""
     return set(head) >= _CANVAS_ENDS and any(re.match(r"\d+: ", name) for name in head)
 
 
@@ -94,12 +94,12 @@ def read_canvas(table: CsvTable, responses: Responses) -> None:
             written = row[name].strip()
             place = _by_text(form, text)
             if place is None and not written:
-                continue  # a question of somebody else's form
+                continue  # a question of a different student's form
             _put(responses, form, place, written, where, number, of_canvas)
 
 
 def of_moodle(answer: Answer, text: str) -> Any:
-    """A response as Moodle's report gives it. Raises: ValueError."""
+    """Parse a response of Moodle's report. Raises: ValueError."""
     if text in ("", "-"):
         return None
     match answer:
@@ -125,7 +125,7 @@ def of_moodle(answer: Answer, text: str) -> Any:
 
 
 def of_canvas(answer: Answer, text: str) -> Any:
-    """A response as Canvas's report gives it. Raises: ValueError."""
+    """Parse a response of Canvas's report. Raises: ValueError."""
     if not text:
         return None
     match answer:
@@ -152,7 +152,7 @@ def of_canvas(answer: Answer, text: str) -> Any:
 
 
 def _blank_of_canvas(gap: Answer, text: str) -> Any:
-    """The response in a Canvas gap, where a choice that had to be typed may be its letter."""
+    """Parse the response in a gap; in Canvas, students type a choice's text or its letter."""
     if not isinstance(gap, Options):
         return of_canvas(gap, text)
     readings: list[Any] = []
@@ -168,12 +168,12 @@ def _blank_of_canvas(gap: Answer, text: str) -> Any:
 
 @lru_cache(maxsize=65536)
 def comparable(markdown: str) -> str:
-    """A text of the bank as platforms show it in a table: without markup, white space and case."""
+    """A text of the bank in the form used for comparison: without markup and white space, in lower case."""
     return bare(unescape(re.sub(r"<[^>]*>", "", html(markdown))))
 
 
 def bare(text: str) -> str:
-    """A text of a report without what is left of its markup, white space and case."""
+    """A text of a report in the form used for comparison: without the rest of its markup, in lower case."""
     return _MARKUP.sub("", text).casefold()
 
 
@@ -211,10 +211,10 @@ def _by_place(form: Form, number: int, num: int) -> int:
 
 
 def _by_text(form: Form, text: str) -> int | None:
-    """The number of the one question of a form that has this text, whatever stands in its gaps."""
+    """The number of a form's question with this text, whatever its gaps contain; None unless exactly one matches."""
     given = bare(unescape(text))
-    found = [number for number, one in enumerate(form.asked, start=1) if _has_text(one.variant, given)]
-    return found[0] if len(found) == 1 else None
+    numbers = [number for number, question in enumerate(form.asked, start=1) if _has_text(question.variant, given)]
+    return numbers[0] if len(numbers) == 1 else None
 
 
 def _has_text(variant: Variant, given: str) -> bool:
@@ -235,7 +235,7 @@ def _place(text: str, texts: Sequence[str], cut: bool = False) -> int:
 
 
 def _several(text: str, texts: Sequence[str], between: str, cut: bool = False) -> list[int]:
-    """The places of texts that follow one another, each of which may contain the separator."""
+    """The indices of the texts in a list, where a text may itself contain the separator."""
     parts = text.split(between)
     places: list[int] = []
     start = 0
@@ -248,7 +248,7 @@ def _several(text: str, texts: Sequence[str], between: str, cut: bool = False) -
             start = end
             break
         else:
-            _place(parts[start], texts, cut)  # says what is wrong with it
+            _place(parts[start], texts, cut)  # raises with the reason
     if len(set(places)) < len(places):
         raise ValueError(f"{text!r} has something twice")
     return places
@@ -261,7 +261,7 @@ def _all_of(places: list[int], answer: Order) -> list[int]:
 
 
 def _from_pairs(pairs: Sequence[Sequence[str]], answer: Order) -> list[int]:
-    """The places of the items from the first to the last, from pairs of an item and its number."""
+    """The indices of the items in order, given pairs of an item and its number."""
     by_number: dict[int, int] = {}
     for pair in pairs:
         numbers = [int(found[1]) for one in pair if (found := _ORDINAL.fullmatch(one.strip()))]

@@ -1,4 +1,4 @@
-"""The marks of a class: what each student answered, what each answer is worth, who passed."""
+"""Marks of a class: every student's answers, their points, and who passed."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from worldsize.quiz.marking import UNANSWERED, WAITING
 
 @dataclass(frozen=True)
 class MarkedAnswer:
-    """One question of a form, and what came of it; `given` is None where nothing was written."""
+    """A question of a form with its response and marks; `given` is None if nothing was written."""
 
     number: int
     asked: AskedQuestion
     given: Response | None
     marked: Marked
-    comment: str = ""  # of the person who graded it by hand
+    comment: str = ""  # by the person who graded it
 
     @property
     def variant(self) -> Variant:
-        """What was asked."""
+        """The variant that was asked."""
         return self.asked.variant
 
     @property
     def is_empty(self) -> bool:
-        """True where there is no answer that could be read."""
+        """Whether the answer is missing or could not be read."""
         return self.given is None or self.given.response is None
 
     @property
     def is_waiting(self) -> bool:
-        """True for an essay that nobody has graded."""
+        """Whether this is an essay that has not been graded yet."""
         return self.marked.is_waiting
 
     @property
     def points(self) -> float:
-        """The points that it earned; not a number while it waits to be graded."""
+        """The points earned; NaN while the answer waits to be graded."""
         return self.marked.share * self.variant.question.points
 
 
 @dataclass(frozen=True)
 class MarkedForm:
-    """One student's form with its marks: a point for each question, the rubric's points for an essay, or parts of them.
+    """One student's marked form: up to one point for a question, and up to the rubric's points for an essay.
 
-    Points, fraction and the rest are for forms of which no answer waits to be graded.
+    `points`, `fraction` and `is_passed` are defined only once no answer waits to be graded.
     """
 
     form: Form
@@ -58,27 +58,27 @@ class MarkedForm:
 
     @property
     def points(self) -> float:
-        """The points, without the rounding errors of floating point."""
+        """The total points, rounded to remove floating-point noise."""
         return round(sum(one.points for one in self.answered), 9)
 
     @property
     def num_waiting(self) -> int:
-        """How many of its answers nobody has graded yet."""
+        """The number of answers that have not been graded yet."""
         return sum(one.is_waiting for one in self.answered)
 
     @property
     def out_of(self) -> float:
-        """The points that could be earned."""
+        """The points that can be earned."""
         return sum(one.variant.question.points for one in self.answered)
 
     @property
     def fraction(self) -> float:
-        """The fraction of the points that was earned."""
+        """The fraction of the points that the student earned."""
         return self.points / self.out_of
 
     @property
     def is_passed(self) -> bool:
-        """True when that fraction is at least the blueprint's. Raises: ValueError when an answer waits to be graded."""
+        """Whether the fraction is enough to pass. Raises: ValueError while an answer waits to be graded."""
         if self.num_waiting:
             num = f"{self.num_waiting} answer{' of' if self.num_waiting == 1 else 's of'} {self.form.student.id}"
             raise ValueError(f"{num} {'is' if self.num_waiting == 1 else 'are'} still to be graded by hand.")
@@ -86,10 +86,10 @@ class MarkedForm:
 
 
 def mark_forms(forms: Sequence[Form], responses: Responses, by_hand: ByHand | None = None) -> list[MarkedForm]:
-    """The marks of all, in the order of the key; a response that could not be read counts as none.
+    """Mark all forms, in the order of the key; a response that could not be read counts as empty.
 
-    An essay waits until it has points by hand, which count only for the answer that they were given to. So does an
-    empty one: its answer may be on paper.
+    An essay waits until it has points given by hand, which count only for the answer that was graded. An empty essay
+    waits too, because its answer may be on paper.
     """
     return [_mark_form(form, responses, by_hand or {}) for form in forms]
 

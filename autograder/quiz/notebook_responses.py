@@ -1,4 +1,4 @@
-"""Answers in notebooks, read as data: literals that are assigned to `answer_N`. No code is run."""
+"""Reading answers from notebooks: literals assigned to `answer_N`. No code is run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from autograder.submissions.submitted_files import read_notebook
 from worldsize.quiz.variant import Prose
 
 _CHECKPOINTS = ".ipynb_checkpoints"
-_MAX_PARSED_CHARS = 20_000  # of one answer
+_MAX_PARSED_CHARS = 20_000  # in one answer's cell
 
 
 def read_notebooks(folder: Path, responses: Responses) -> None:
-    """Read every notebook below a folder; one of its folders or its name says whose it is.
+    """Read every notebook below a folder; the student is the one named by the file or by a folder above it.
 
-    The cell of question N is the one whose id, or whose grade id, is `question_N`.
+    The cell of question N has the id or the grade id `question_N`.
 
     Raises:
         ValueError: there are no notebooks.
@@ -52,12 +52,12 @@ def read_notebooks(folder: Path, responses: Responses) -> None:
 
 
 def _shown(path: object) -> str:
-    """A name that a stranger gave to a file, as text that can be printed and written."""
+    """The path of a student's file as text that is safe to print and write."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(path))
 
 
 def _refuse_another(notebook: NotebookNode, form: Form) -> None:
-    """Raise ValueError where the notebook says that it was made for a student other than the form's."""
+    """Raise ValueError if the notebook's metadata names a student other than the form's."""
     quiz = notebook.metadata.get("quiz")
     named = str(quiz.get("student", form.student.id)) if isinstance(quiz, dict) else form.student.id
     if named.casefold() != form.student.id.casefold():
@@ -88,10 +88,10 @@ def read_cells(notebook: NotebookNode, form: Form, where: str, responses: Respon
 
 
 def value(source: str, number: int) -> Any:
-    """What a cell assigns to `answer_N`.
+    """The value that a cell assigns to `answer_N`.
 
     Raises:
-        ValueError: it is not Python, does not assign it exactly once, or assigns something that is not a literal.
+        ValueError: the cell is not Python, does not assign `answer_N` exactly once, or assigns a non-literal.
     """
     assigned = _assigned(source, number)
     try:
@@ -102,7 +102,7 @@ def value(source: str, number: int) -> Any:
 
 
 def _assigned(source: str, number: int) -> ast.expr:
-    if len(source) > _MAX_PARSED_CHARS:  # the parser may take ten thousand times as much memory
+    if len(source) > _MAX_PARSED_CHARS:  # the parser may need ten thousand times as much memory
         raise ValueError(f"the cell holds {len(source)} characters, and at most {_MAX_PARSED_CHARS} are read")
     try:
         statements = python_parser.parse(source).body
@@ -127,8 +127,8 @@ def _names(cell: NotebookNode) -> set[str]:
 
 
 def _written(source: str, number: int) -> str:
-    """What the cell assigns, as far as that can be seen."""
+    """The source text of the assigned value, or of the whole cell if that cannot be determined."""
     try:
         return ast.unparse(_assigned(source, number)).strip()
-    except (ValueError, RecursionError, MemoryError):  # what was parsed may still be nested too deep to be written
+    except (ValueError, RecursionError, MemoryError):  # parsed, but nested too deeply to be unparsed
         return source.strip()

@@ -1,4 +1,4 @@
-"""Texts of the bank on a page that loads nothing: Markdown as HTML, formulas as MathML, pictures inside it."""
+"""The bank's texts for self-contained pages: Markdown as HTML, formulas as MathML, pictures inline."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def shown(markdown: str) -> Markup:
 
 
 def asked(variant: Variant) -> Markup:
-    """What is asked, with its gaps as numbered blanks."""
+    """The text of a question, with numbered blanks for its gaps."""
     return Markup(bank_text.html(variant.text, _blank))
 
 
 def inline(markdown: str) -> Markup:
-    """A short text without the paragraph round it."""
+    """A short text as HTML, without an enclosing paragraph."""
     return Markup(bank_text.inline_html(markdown))
 
 

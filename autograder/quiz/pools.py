@@ -1,7 +1,7 @@
-"""One import for a class: for each slot of a quiz several variants, of which a learning platform draws one a student.
+"""One file for a class to import: for each slot of a quiz, variants of which the platform draws one per student.
 
-A slot holds questions of one week and difficulty, so what one student draws is as hard as what another does; no
-question is in two slots, so nobody is asked one twice. The platform draws and marks; there are no forms and no key.
+The questions of a slot are of one week and difficulty, so all students get equally hard ones; no question is in two
+slots, so no student is asked it twice. The platform draws and marks; there are no forms and no key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from worldsize.quiz import Question, Variant, draw
 from worldsize.units import number_of
 
 SUMMARY = "summary.txt"
-_TRIES = 20  # draws for each variant that is wanted
+_TRIES = 20  # attempts per variant to draw a new one
 WRITERS: dict[str, tuple[str, Callable[[str, Sequence[Sequence[Variant]]], bytes]]] = {
     "moodle": ("quiz.moodle.xml", moodle.render_pools),
     "canvas": ("quiz.canvas.zip", canvas.render_groups),
@@ -30,7 +30,7 @@ WRITERS: dict[str, tuple[str, Callable[[str, Sequence[Sequence[Variant]]], bytes
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in a quiz: the questions that may stand there, and their variants."""
+    """A slot of a quiz: the questions that it may hold, and their variants."""
 
     cell: BlueprintCell
     questions: Sequence[Question]
@@ -38,9 +38,9 @@ class Slot:
 
 
 def fill_slots(blueprint: Blueprint, questions: Sequence[Question], num_variants: int, key: bytes) -> list[Slot]:
-    """The slots of a quiz, essays last; the same ones for the same blueprint, bank, number and key.
+    """Fill the slots of a quiz, essays last; repeatable with the same arguments.
 
-    Where the longest questions together would take too long, the longest of a slot are left out.
+    If the longest questions together would take too long, the longest ones of a slot are left out.
 
     Raises:
         ValueError: the bank has too few questions, or too few short ones.
@@ -60,7 +60,7 @@ def fill_slots(blueprint: Blueprint, questions: Sequence[Question], num_variants
 
 
 def longest_minutes(groups: Sequence[Sequence[Question]]) -> float:
-    """The most time that a student's questions may take together."""
+    """The time for the longest questions that one student can draw."""
     return sum(max(question.minutes for question in group) for group in groups)
 
 
@@ -78,7 +78,7 @@ def _shorten(groups: Sequence[list[Question]], blueprint: Blueprint) -> None:
 
 
 def _variants(questions: Sequence[Question], num_variants: int, key: bytes) -> list[Variant]:
-    """Different variants, in turn of each question; fewer where there are no more."""
+    """Draw distinct variants of the questions in turn; fewer than `num_variants` if there are no more."""
     found: dict[str, Variant] = {}
     for place in range(_TRIES * num_variants):
         if len(found) == num_variants:
@@ -94,10 +94,10 @@ def _seed(key: bytes, *words: str) -> str:
 
 
 def write_pools(blueprint: Blueprint, slots: Sequence[Slot], systems: Sequence[str], out: Path) -> str:
-    """The summary, after writing a file for each system into a folder that only its owner can open.
+    """Write a file for each system into a folder that only its owner can open, and return the summary.
 
     Raises:
-        ValueError: the folder holds something, or a question cannot be written for a system.
+        ValueError: the folder is not empty, or a question cannot be written for a system.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is not an empty folder: name a new one.")

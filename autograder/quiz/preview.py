@@ -1,7 +1,7 @@
-"""The bank as a page to browse: served here and drawn anew as its files change, or written once to a file.
+"""A page to browse the bank: served on this machine and redrawn when its files change, or written to a file.
 
-The server is the standard library's: one author asks it for a page now and then, from this machine alone. It answers
-only requests to 127.0.0.1 or localhost by name, so that no page from elsewhere can read the bank through the browser.
+The standard library's server is enough for a single author. It answers only requests addressed to 127.0.0.1 or
+localhost, so that no other website can read the bank through the browser.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HERE = {"127.0.0.1", "localhost"}
 
 @dataclass(frozen=True)
 class Shown:
-    """A variant of a question, or why it cannot be drawn."""
+    """A variant of a question, or the reason why it cannot be drawn."""
 
     seed: int
     variant: Variant | None
@@ -43,7 +43,7 @@ class PreviewEntry:
 
     @property
     def key(self) -> str:
-        """Its name on the page."""
+        """The entry's name on the page."""
         return f"{self.file}/{self.question.id}"
 
     @property
@@ -55,7 +55,7 @@ class PreviewEntry:
 
 @dataclass(frozen=True)
 class Bank:
-    """What could be read of a folder, what could not, and what changes with its files."""
+    """The questions of a folder, the mistakes in its files, and a hash of the files."""
 
     questions: tuple[tuple[str, Question], ...]
     errors: tuple[str, ...]
@@ -63,7 +63,7 @@ class Bank:
 
 
 def read(folder: Path) -> Bank:
-    """Every question of the files that are well formed, and every mistake of the others by its line."""
+    """Read a folder: the questions of well-formed files, and every mistake in the others with its line."""
     questions: list[tuple[str, Question]] = []
     errors: list[str] = []
     found: dict[str, str] = {}
@@ -91,19 +91,19 @@ def version(folder: Path) -> str:
         try:
             seen.update(file.name.encode() + b"\0" + file.read_bytes())
         except OSError:
-            continue  # gone while we looked: the next look sees it
+            continue  # deleted meanwhile: the next call notices
     return seen.hexdigest()[:16]
 
 
 def line_of(file: Path, question: Question) -> int:
-    """The line in a file on which a question's id stands; 1 where it cannot be found."""
+    """The line with a question's id in a file; 1 if it is not found."""
     wanted = re.compile(rf"""\s*id\s*=\s*["']{re.escape(question.id)}["']""")
     lines = file.read_text(encoding="utf-8").splitlines()
     return next((number for number, line in enumerate(lines, start=1) if wanted.match(line)), 1)
 
 
 def shown(folder: Path, file: str, question: Question, seed: int) -> Shown:
-    """The variant of a seed, checked as far as its picture; a mistake with its file and line."""
+    """Draw a variant and its picture; a mistake is returned with its file and line."""
     try:
         variant = draw(question, seed)
         page_html.picture(variant.picture)
@@ -114,7 +114,7 @@ def shown(folder: Path, file: str, question: Question, seed: int) -> Shown:
 
 
 def page(folder: Path, num_variants: int = 1, *, is_live: bool = False) -> str:
-    """The page of a folder, with this many variants of each question that has several."""
+    """The page of a folder, with `num_variants` variants of each question that has several."""
     bank = read(folder)
     entries = [
         PreviewEntry(
@@ -136,7 +136,7 @@ def page(folder: Path, num_variants: int = 1, *, is_live: bool = False) -> str:
 
 
 def fragment(folder: Path, key: str, seed: int) -> str | None:
-    """One variant of one question as a part of the page; None where there is no such question."""
+    """The HTML of one variant of a question; None if there is no such question."""
     for file, question in read(folder).questions:
         if key == f"{file}/{question.id}":
             module = page_html.environment.get_template("quiz/variant.html.j2")
@@ -145,7 +145,7 @@ def fragment(folder: Path, key: str, seed: int) -> str | None:
 
 
 def write(folder: Path, out: Path, num_variants: int) -> None:
-    """Write a page that needs no server. Raises: ValueError when it cannot be written."""
+    """Write a page that needs no server. Raises: ValueError if it cannot be written."""
     text = page(folder, num_variants)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def write(folder: Path, out: Path, num_variants: int) -> None:
 
 
 def open_server(folder: Path, port: int) -> ThreadingHTTPServer:
-    """A server of the folder's page on 127.0.0.1, which does not serve yet.
+    """Open a server for the folder's page on 127.0.0.1, without serving yet.
 
     Raises:
         ValueError: the folder has no bank, or the port is not available.

@@ -1,6 +1,6 @@
-"""A quiz written to a folder: every form in every format, the key, and a summary; all of it or nothing.
+"""Writing a quiz to a folder: every form in every format, the key, and a summary; all of it or nothing.
 
-What students get and what holds answers lie apart: `handouts/` and `answers/`. Only the owner can open the latter.
+Files for students are in `handouts/`. Files with answers are in `answers/`, which only the owner can open.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from worldsize.quiz import Question
 
 HANDOUTS, ANSWERS = "handouts", "answers"
 KEY, KEY_TABLE, SUMMARY = "key.json", "key.csv", "summary.txt"
-# any other format is taken to hold answers, as those for learning platforms do, which mark by them
+# all other formats are treated as containing answers: learning platforms need them for marking
 HANDED_OUT = {"html", "ipynb", "md", "pdf"}
-_BATCH = 10  # forms that a process renders at a time
-_FEW = 20  # forms for which another process is not worth starting
+_BATCH = 10  # forms per task of a process
+_FEW = 20  # forms that are too few to start another process for
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class QuizInputs:
 def write_quiz(
     quiz: QuizInputs, out: Path, *, force: bool = False, jobs: int | None = None, done: Done = lambda num_forms: None
 ) -> str:
-    """The summary of a quiz, after writing it to `out`, which appears when it is complete.
+    """Write a quiz to `out`, which appears only when it is complete, and return the summary.
 
     `done` is called with the number of forms just written.
 
@@ -72,7 +72,7 @@ def write_quiz(
             while batch := list(islice(dealt, _BATCH)):
                 forms += batch
                 write(batch, places, done)
-        # only now that the processes are gone: it takes as much memory as one of them
+        # only after the processes have ended, because it takes as much memory as one of them
         _write_keys(forms, quiz.formats, folder / ANSWERS)
         summary = summary_text(forms, [format.name for format in quiz.formats])
         (folder / SUMMARY).write_text(summary, encoding="utf-8")
@@ -80,12 +80,12 @@ def write_quiz(
 
 
 def place_of(format: Format) -> str:
-    """Where the forms in a format lie, below the folder of a quiz."""
+    """The folder of the forms in a format, relative to the folder of the quiz."""
     return f"{HANDOUTS if format.name in HANDED_OUT else ANSWERS}/{format.name}"
 
 
 def refuse_to_destroy(out: Path, force: bool) -> None:
-    """Raise ValueError where a folder holds what `write_quiz` did not write or, without `force`, an earlier quiz."""
+    """Raise ValueError if a folder has files that are not part of a quiz or, without `force`, has an earlier quiz."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -98,7 +98,7 @@ def refuse_to_destroy(out: Path, force: bool) -> None:
 
 
 def _files_of_a_quiz(key: Path) -> set[str]:
-    """The files that `write_quiz` writes to a folder with this key; none where it is not a key."""
+    """The files that `write_quiz` writes together with this key; empty if it is not a key."""
     try:
         students = [form.student for form in Key.model_validate_json(key.read_bytes()).forms]
     except (OSError, ValidationError):
@@ -109,7 +109,7 @@ def _files_of_a_quiz(key: Path) -> set[str]:
 
 
 def _write_keys(forms: Sequence[Form], formats: Sequence[Format], folder: Path) -> None:
-    """Write the key for machines, as a table, and in every format that has one."""
+    """Write the key as JSON, as a table, and in every format that has one."""
     keys = {KEY: (key_of(forms).model_dump_json(indent=1) + "\n").encode(), KEY_TABLE: _table(forms)}
     keys |= {f"key{format.suffix}": format.key(forms) for format in formats if format.key}
     for name, content in keys.items():
@@ -124,4 +124,4 @@ def _table(forms: Sequence[Form]) -> bytes:
         for number, variant in enumerate(form.variants, start=1):
             answer = printed(variant.answer)
             table.writerow([form.student.id, number, variant.question.id, variant.id, neutral(answer)])
-    return text.getvalue().encode("utf-8-sig")  # the mark by which spreadsheets recognise UTF-8
+    return text.getvalue().encode("utf-8-sig")  # spreadsheets recognise UTF-8 by its byte order mark

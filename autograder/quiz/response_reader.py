@@ -1,4 +1,4 @@
-"""Responses in any known layout: our tables, reports of Moodle and Canvas, a folder of notebooks."""
+"""Reading responses in any known layout: our tables, reports of Moodle and Canvas, a folder of notebooks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MORE = ("name", "minutes")
 
 
 def read_responses(path: Path, forms: Sequence[Form], encoding: str | None = None) -> Responses:
-    """The responses in a CSV file of a known layout, or in a folder of notebooks.
+    """Read the responses in a CSV file of a known layout, or in a folder of notebooks.
 
     Raises:
-        ValueError: it is neither; says which columns are known.
+        ValueError: it is neither; lists the known columns.
     """
     responses = Responses(forms)
     if path.is_dir():
@@ -104,7 +104,7 @@ def _read_wide(table: CsvTable, responses: Responses) -> None:
 
 
 def _number(name: str, form: Form) -> int | None:
-    """The number in a form of a question by its number or id."""
+    """The number of a form's question, given its number or id."""
     name = name.strip()
     for number, one in enumerate(form.asked, start=1):
         if name in (one.variant.question.id, one.variant.id):

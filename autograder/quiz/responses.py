@@ -1,6 +1,6 @@
-"""The responses of a class, by student and question.
+"""Responses of a class, by student and question.
 
-Nothing is guessed: whatever cannot be read is a `Problem` with its place and its reason.
+Nothing is guessed: whatever cannot be read becomes a `Problem` that says where it is and why.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from worldsize.quiz.variant import Answer
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that cannot be read: one response to question `number`, or more than that."""
+    """Something that cannot be read: the response to question `number`, or more than one response if that is None."""
 
     where: str
     student: str
@@ -29,7 +29,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Response:
-    """A response as it was written, what it was read as, and where it is."""
+    """A response as written, its parsed value, and its location."""
 
     written: str
     response: Any
@@ -38,7 +38,7 @@ class Response:
 
 @dataclass
 class Responses:
-    """What the students of these forms handed in, by student and number, and everything odd about it."""
+    """The responses to these forms, by student and question number, and all problems with them."""
 
     forms: Sequence[Form]
     given: dict[str, dict[int, Response]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Responses:
         self._by_id = {form.student.id.casefold(): form for form in self.forms}
 
     def form(self, student: str, where: str) -> Form | None:
-        """The form of a student, who then counts as handed in; None for a stranger, who is recorded."""
+        """The form of a student, who is recorded as having submitted; None for an unknown student, who is recorded."""
         found = self._by_id.get(student.strip().casefold())
         if found is None:
             self.strangers.append(Problem(where, student.strip() or "somebody", None, "has no form in this key"))
@@ -59,18 +59,18 @@ class Responses:
         return found
 
     def is_known(self, student: str) -> bool:
-        """True for the id of a student who has a form."""
+        """Whether this is the id of a student with a form."""
         return student.strip().casefold() in self._by_id
 
     def once(self, form: Form, where: str) -> bool:
-        """True for the first row of a student; a later one is a problem."""
+        """Whether this is the student's first row; record a later one as a problem."""
         if not self.given[form.student.id]:
             return True
         self.problems.append(Problem(where, form.student.id, None, "has a row already; keep only the one that counts"))
         return False
 
     def put(self, form: Form, number: int, written: str, where: str, read: Callable[[], Any]) -> None:
-        """Record a response, or why it cannot be read."""
+        """Record a response, or the problem if `read` cannot parse it."""
         student = form.student.id
         before = self.given[student].get(number)
         if before is not None and before.written.split() == written.split():
@@ -87,5 +87,5 @@ class Responses:
         self.given[student][number] = Response(written, response, where)
 
     def answer(self, form: Form, number: int) -> Answer:
-        """The answer to a form's question of this number, from 1."""
+        """The right answer to a form's question, numbered from 1."""
         return form.asked[number - 1].variant.answer

@@ -1,4 +1,4 @@
-"""A marked quiz as a folder: scores, a feedback page for each student, and what the answers say about the questions."""
+"""Writing a marked quiz to a folder: scores, a feedback page for each student, and statistics of the questions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SIGNS = {"good": "✓", "part": "◐", "bad": "✗", "open": "–", "waiting": 
 
 @dataclass(frozen=True)
 class AnswerFeedback:
-    """One answer as its page shows it; `why` are texts of the bank."""
+    """One answer as the student's page shows it."""
 
     answered: MarkedAnswer
     style: str
@@ -42,12 +42,12 @@ class AnswerFeedback:
 
     @property
     def kind(self) -> str:
-        """What sort of question it is."""
+        """The kind of question."""
         return page_html.kind(self.answered.variant.answer)
 
     @property
     def sign(self) -> str:
-        """A sign that says the outcome without colour."""
+        """A sign for the outcome that is legible without colour."""
         return _SIGNS[self.style]
 
     @property
@@ -59,17 +59,17 @@ class AnswerFeedback:
 
     @property
     def earned(self) -> str:
-        """The points, as printed; a dash while they are waiting."""
+        """The points as text; a dash while the answer waits to be graded."""
         return "–" if self.answered.is_waiting else format_points(self.answered.points)
 
     @property
     def written(self) -> str:
-        """What the student wrote."""
+        """The response as the student wrote it."""
         return self.answered.given.written.strip() if self.answered.given else ""
 
     @property
     def chosen(self) -> list[int]:
-        """The places of the options that were chosen."""
+        """The indices of the chosen options."""
         return [] if self.answered.is_empty or self.answered.given is None else self.answered.given.response
 
     @property
@@ -84,7 +84,7 @@ class AnswerFeedback:
 
     @property
     def why(self) -> list[str]:
-        """The feedback on each chosen option and on missed right ones; otherwise on the question."""
+        """The bank's feedback: on each chosen option and each missed right one, otherwise on the question."""
         variant, feedback = self.answered.variant, list(self.answered.marked.feedback)
         if self.answered.is_waiting:
             return []
@@ -100,7 +100,7 @@ def write_marked(
     """The statistics of each question, after writing all results to `out`, which appears when it is complete.
 
     Raises:
-        ValueError: `out` holds other things, or (without `force`) marks; or nobody handed anything in.
+        ValueError: `out` holds other files, or (without `force`) marks; or no student submitted anything.
     """
     _refuse_to_destroy(out, force)
     found = items(marked_forms)
@@ -120,7 +120,7 @@ def write_marked(
 
 
 def feedback_page(marked_form: MarkedForm, problems: Sequence[Problem] = ()) -> str:
-    """A student's page: what was asked, what was answered, what is right and why; nothing about anybody else."""
+    """A student's page: the questions, the student's answers, the right answers and why. It names no other student."""
     return page_html.environment.get_template("quiz/feedback.html.j2").render(
         title=marked_form.form.blueprint.title,
         student=marked_form.form.student,
@@ -132,7 +132,7 @@ def feedback_page(marked_form: MarkedForm, problems: Sequence[Problem] = ()) -> 
 
 
 def feedback_on(marked: MarkedForm, problems: Sequence[Problem]) -> list[AnswerFeedback]:
-    """What a student's page shows of each answer."""
+    """The feedback on each answer of a student."""
     mine = {one.number: one.reason for one in problems if one.student == marked.form.student.id and one.number}
     return [
         AnswerFeedback(one, _style_of(one.marked, one.is_empty), mine.get(one.number, "")) for one in marked.answered
@@ -171,7 +171,7 @@ def _scores(marked_forms: Sequence[MarkedForm]) -> Iterator[Sequence[object]]:
     for marked_form in marked_forms:
         student, out_of = marked_form.form.student, format_points(marked_form.out_of)
         if not marked_form.is_handed_in:
-            # whether that is a zero is for the course to decide, which knows due dates and excuses
+            # the course decides whether a missing form counts as zero: it knows due dates and excuses
             yield [student.id, student.name, "not handed in", "", out_of, "", "", ""] + [""] * most
             continue
         result = ["waiting to be graded by hand", "", out_of, "", ""]
@@ -206,7 +206,7 @@ def _answers(marked_forms: Sequence[MarkedForm]) -> Iterator[Sequence[object]]:
 
 
 def _by_hand(marked_forms: Sequence[MarkedForm]) -> Iterator[Sequence[object]]:
-    """The essays of those who handed something in, with the points that they were given so far."""
+    """A row for each essay of the students who submitted, with the points given so far."""
     yield HEAD
     for marked_form in marked_forms:
         for one in marked_form.answered if marked_form.is_handed_in else ():
@@ -244,9 +244,9 @@ def _unreadable(responses: Responses) -> Iterator[Sequence[object]]:
 
 
 def _write_csv(to: Path, lines: Iterable[Sequence[object]]) -> None:
-    # with the mark by which spreadsheets recognise UTF-8 where people edit what is written
+    # with a byte order mark, by which spreadsheets recognise UTF-8, where people edit the file
     with to.open("w", newline="", encoding="utf-8-sig" if to.name == BY_HAND else "utf-8") as file:
-        # our numbers may begin with a minus; only other people's texts can be formulas
+        # escape only texts: our numbers may begin with a minus, and formulas can come only from other people
         csv.writer(file).writerows([cell if _is_number(cell) else neutral(cell) for cell in line] for line in lines)
 
 

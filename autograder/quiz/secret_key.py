@@ -1,4 +1,4 @@
-"""The secret that a quiz's forms are drawn with, in a file."""
+"""The file with the secret from which a quiz's forms are drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _KEY_BYTES = 32
 
 
 def read_or_create(file: Path) -> bytes:
-    """The secret in a file, which is created, readable by its owner alone, if it does not exist.
+    """Read the secret in a file; if the file does not exist, create it, readable only by its owner.
 
     Raises:
         ValueError: the file cannot be read or written, or does not hold a secret.

@@ -1,7 +1,7 @@
-"""Statistics of a quiz and of each of its questions, from a class's answers, and which questions misbehave.
+"""Statistics of a quiz and of each of its questions, from a class's answers; flags for questions to check.
 
-Students may have been asked different questions, so a question is judged by those who were asked it, and a student's
-ability by the mean share of the *other* questions of that student's form. Forms are dealt equally hard.
+Students may have been asked different questions, so the statistics of a question use only the students who were asked
+it, and a student's ability is the mean share of the *other* questions of that student's form. Forms are equally hard.
 
 Sources: Crocker and Algina, Introduction to Classical and Modern Test Theory (1986), on item analysis and reliability;
 docs.moodle.org, Quiz statistics calculations, for the facility index and for the discrimination index as the
@@ -29,9 +29,9 @@ from worldsize.quiz.marking import mark_answer
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Phrase
 
 UPPER_LOWER = 0.27
-FEWEST = 20  # students who were asked a question; with fewer it is not flagged
-LEVEL = 0.05  # how often chance alone may cause what is flagged
-VARIANTS_LEVEL = 0.01  # the same for variants, where several groupings are tried
+FEWEST = 20  # the fewest students who must have been asked a question for it to be flagged
+LEVEL = 0.05  # significance level of each test that flags a question
+VARIANTS_LEVEL = 0.01  # the same for differences between variants, where several groupings are tried
 EASY, HARD = 0.95, 0.1  # mean shares beyond which a question is flagged without a test
 EXPECTED = 5  # the least expected count in a cell of a chi-square test (Cochran's rule)
 RIGHT = "right"
@@ -40,15 +40,15 @@ EMPTY = "no answer"
 
 
 def facility(shares: Sequence[float]) -> float:
-    """The mean share earned: 0 when nobody got anything, 1 when everyone got everything. Moodle's facility index."""
+    """Moodle's facility index: the mean share earned, from 0 to 1."""
     return float(np.mean(shares))
 
 
 def discrimination(shares: Sequence[float], rests: Sequence[float]) -> float | None:
     """The correlation of the share with the mean share of the student's other questions, from -1 to 1.
 
-    With shares of 0 and 1 it is the point-biserial correlation, corrected: the question itself is left out of the rest.
-    None with fewer than three students, or where one of the two does not vary.
+    For shares of 0 and 1 this is the corrected point-biserial correlation: the rest does not include the question
+    itself. None with fewer than three students, or if either does not vary.
     """
     if len(shares) < 3 or np.ptp(shares) < 1e-12 or np.ptp(rests) < 1e-12:
         return None
@@ -56,9 +56,9 @@ def discrimination(shares: Sequence[float], rests: Sequence[float]) -> float | N
 
 
 def upper_group(rests: Sequence[float], fraction: float = UPPER_LOWER) -> np.ndarray:
-    """How much of each student belongs to the best part of the class, from 0 to 1.
+    """The weight of each student in the best `fraction` of the class, from 0 to 1.
 
-    Students who are tied at the border share what is left of the group, so their order in a list has no effect.
+    Students who are tied at the border share the remaining weight, so their order in a list has no effect.
     """
     values = np.asarray(rests, dtype=float)
     size = max(1, round(fraction * len(values)))
@@ -68,9 +68,9 @@ def upper_group(rests: Sequence[float], fraction: float = UPPER_LOWER) -> np.nda
 
 
 def upper_lower(shares: Sequence[float], rests: Sequence[float], fraction: float = UPPER_LOWER) -> float | None:
-    """The mean share of the best 27% less that of the weakest 27%, by their other questions; from -1 to 1.
+    """The mean share of the best 27% of students minus that of the weakest 27%, ranked by their other questions.
 
-    None with fewer than four students, or where all did equally well elsewhere.
+    None with fewer than four students, or if all did equally well on their other questions.
     """
     if len(shares) < 4 or np.ptp(rests) < 1e-12:
         return None
@@ -82,7 +82,7 @@ def cronbach_alpha(points: np.ndarray) -> float | None:
     """Cronbach's alpha of a table with a row for each student and a column for each question.
 
     For k questions k/(k-1) (1 - the sum of their variances / the variance of the sum). None with fewer than two
-    questions or three students, or where all have the same points.
+    questions or three students, or if all students have the same points.
     """
     num_students, num_questions = points.shape
     if num_students < 3 or num_questions < 2 or (total := points.sum(axis=1).var(ddof=1)) < 1e-12:
@@ -91,26 +91,26 @@ def cronbach_alpha(points: np.ndarray) -> float | None:
 
 
 def upper_bound(correlation: float, num: int) -> float:
-    """The upper bound of a one-sided 95 % confidence interval of a correlation, by Fisher's z."""
+    """The upper bound of a one-sided 95% confidence interval of a correlation, using Fisher's z."""
     return float(np.tanh(np.arctanh(min(correlation, 1 - 1e-12)) + stats.norm.ppf(1 - LEVEL) / math.sqrt(num - 3)))
 
 
 def at_most(count: int, num: int) -> float:
-    """The upper bound of a one-sided 95 % confidence interval of a proportion, by Clopper and Pearson."""
+    """The upper bound of a one-sided 95% confidence interval of a proportion (Clopper and Pearson)."""
     return 1.0 if count >= num else float(stats.beta.ppf(1 - LEVEL, count + 1, num - count))
 
 
 def at_least(count: int, num: int) -> float:
-    """The lower bound of a one-sided 95 % confidence interval of a proportion, by Clopper and Pearson."""
+    """The lower bound of a one-sided 95% confidence interval of a proportion (Clopper and Pearson)."""
     return 0.0 if count <= 0 else float(stats.beta.ppf(LEVEL, count, num - count + 1))
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Whether variants of a question differ in difficulty: the groups that were compared, with how many got it right.
+    """A test of whether variants of a question differ in difficulty: the groups compared, with their success rates.
 
-    `p` is the chance that equally hard groups differ this much, times the number of groupings tried. It is None with
-    too few students; `needs` then says about how many it takes (None: nobody or everybody got it right).
+    `p` is the probability that equally hard groups differ this much, times the number of groupings tried. It is None
+    with too few students; `needs` is then about how many are needed (None: nobody or everybody got it right).
     """
 
     by: str = ""
@@ -120,11 +120,11 @@ class Grouping:
 
 
 def compare_variants(parameters: Sequence[Mapping[str, Hashable]], is_right: Sequence[bool]) -> Grouping:
-    """A chi-square test of whether students, grouped by what was drawn for them, got it right equally often.
+    """Test with chi-square whether students who got different variants were right equally often.
 
-    Grouped by the whole variant, and by each parameter: by its values, or by low and high ones if there are too many.
-    Every cell of a table must expect at least five students; the p of the clearest grouping is multiplied by the number
-    of groupings (Bonferroni). It needs enough students for two equal groups to have five in every cell.
+    Students are grouped by the whole variant, and by each parameter: by its values, or by low and high values if there
+    are too many. Every cell must expect at least five students. The p of the clearest grouping is multiplied by the
+    number of groupings (Bonferroni). There must be enough students for two equal groups to have five in every cell.
     """
     rate = float(np.mean(is_right))
     tested: list[tuple[float, str, list[tuple[str, int, float]]]] = []
@@ -183,9 +183,9 @@ def _by_label(item: tuple[Hashable, list[int]]) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class Use:
-    """How often one answer was given: by how many, by what fraction, and among the best and the weakest 27%.
+    """How often one answer was given: the count, the fraction, and the counts among the best and the weakest 27%.
 
-    `mean_rest` is the mean share of its givers' other questions: it should be higher for a right answer.
+    `mean_rest` is the mean share that these students earned on their other questions: higher for a right answer.
     """
 
     label: str
@@ -197,17 +197,17 @@ class Use:
     num_upper: float
     num_lower: float
     mean_rest: float | None
-    is_offered: bool  # among options to choose from
+    is_offered: bool  # as one of the options to choose from
 
     @property
     def is_mistake(self) -> bool:
-        """True for a wrong answer that the bank names."""
+        """Whether this is a wrong answer that the bank lists."""
         return not self.is_right and self.label not in (OTHER, EMPTY)
 
 
 @dataclass(frozen=True)
 class Flag:
-    """Something about a question that an instructor should check."""
+    """A reason why an instructor should check a question."""
 
     name: str
     text: str
@@ -232,9 +232,9 @@ class ItemStatistics:
 
 @dataclass(frozen=True)
 class Totals:
-    """The points of a quiz as a whole; `alpha_note` says which questions alpha covers, or why it is not defined.
+    """Statistics of a quiz's points; `alpha_note` says which questions alpha covers, or why it is not defined.
 
-    `error_points` is the standard error of a student's points by alpha: their deviation times the root of 1 - alpha.
+    `error_points` is the standard error of a student's points: the standard deviation times the root of 1 - alpha.
     """
 
     num_passed: int
@@ -250,7 +250,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Overview:
-    """A quiz as a whole; without `totals` while answers of `num_waiting` students wait to be graded by hand."""
+    """Statistics of a quiz; `totals` is None while answers of `num_waiting` students wait to be graded by hand."""
 
     title: str
     num_forms: int
@@ -262,7 +262,7 @@ class Overview:
 
 
 def overview(marked_forms: Sequence[MarkedForm]) -> Overview:
-    """The quiz as a whole, by its marks. Raises: ValueError when nobody handed anything in."""
+    """Compute the statistics of a quiz. Raises: ValueError if no student submitted anything."""
     there = _handed_in(marked_forms)
     taken = [marked_form.minutes for marked_form in there if marked_form.minutes is not None]
     return Overview(
@@ -383,7 +383,7 @@ def _uses(question: Question, results: Sequence[tuple[MarkedAnswer, float]]) -> 
 
 
 def _known(question: Question, gap: str) -> Iterable[tuple[str, bool, str | None, bool]]:
-    """The answers that the bank knows: label, whether it is right, misconception, whether it is offered."""
+    """The bank's answers to a question: label, whether it is right, misconception, whether it is offered."""
     asked = question.gap[gap] if isinstance(question, Cloze) else question
     if isinstance(asked, Choices):
         for place, choice in enumerate(asked.choice):
@@ -403,7 +403,7 @@ def _choice_label(asked: Choices, place: int) -> str:
 
 
 def _labels(one: MarkedAnswer, gap: str) -> set[str]:
-    """The labels of an answer, as in `_known`."""
+    """The labels of a student's answer, as in `_known`."""
     if one.is_empty or one.given is None:
         return {EMPTY}
     answer: Answer = one.variant.answer

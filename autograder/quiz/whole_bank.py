@@ -9,7 +9,7 @@ from worldsize.quiz import Question, load
 
 
 def read_bank(folder: Path) -> list[Question]:
-    """The questions of every file in a folder, by file and in the order of the files.
+    """Read the questions of every file in a folder, in the order of the files.
 
     Raises:
         ValueError: a file is malformed, two questions have the same id, or there are no questions.

@@ -1,4 +1,4 @@
-"""Responses as people write them on paper, in a table or in a cell: letters, numbers, words, numbered gaps."""
+"""Parsing responses as people write them on paper, in a table or in a cell: letters, numbers, words, numbered gaps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BETWEEN = re.compile(r"[\s,;+/]+")
 
 
 def parse_written(answer: Answer, written: str) -> Any:
-    """What was written, as `worldsize.quiz.mark` takes it; None where nothing was.
+    """Convert a written response to the argument of `worldsize.quiz.mark`; None if it is empty.
 
     Options are letters as the key prints them (`C`, `A, C`), an order is the letters from the first to the last
     (`B A C`), and gaps are numbered or named (`1: 14; 2: one chunk`).
@@ -48,7 +48,7 @@ def parse_written(answer: Answer, written: str) -> Any:
 
 
 def parse_value(answer: Answer, value: Any) -> Any:
-    """What a value of Python says: a number, a text, a list of letters, a dict of gaps; otherwise like `parse_written`.
+    """Like `parse_written`, for a Python value: a number, a string, a list of letters, or a dict of gaps.
 
     Raises:
         ValueError: it cannot be read as an answer of this kind; says why.

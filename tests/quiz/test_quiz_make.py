@@ -190,7 +190,7 @@ def test_options_change_a_blueprint(place, make):
 def test_a_quiz_of_one_week_is_not_made_of_all(place, make):
     (place / "bank/blueprints.toml").write_text('[weekly]\ntitle = "Weekly quiz"\ncount = 4\nneeds_week = true\n')
     said = make(blueprint="weekly", count=None, format="md").output
-    assert "'weekly' is of the weeks that you name: say which with --week." in said and not (place / "quiz").exists()
+    assert "'weekly' needs its weeks: name them with --week." in said and not (place / "quiz").exists()
     assert make(blueprint="weekly", count=None, week=2, format="md").exit_code == 0
 
 

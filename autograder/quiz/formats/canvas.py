@@ -1,17 +1,17 @@
 r"""A QTI 1.2 package as Canvas writes and reads it ("Import Course Content", "QTI .zip file").
 
-Canvas decides by the field `question_type` and gives partial credit by its own rules, which are those of
+Canvas reads the kind of a question from `question_type`. Its rules for partial credit are those of
 `worldsize.quiz.mark`: right choices less wrong ones, equal parts for pairs and for blanks. Kinds that it lacks become
 the nearest kind that it has:
 
-- things to put in order are matched with their places;
+- items to put in order are matched with their positions;
 - a cloze text is `multiple_dropdowns_question` where all gaps are choices, and `fill_in_multiple_blanks_question`
   otherwise; there a gap of choices shows them with letters, and the student types the letter or the text;
 - Canvas compares the blanks of a text as words: a number is right there if it is one of up to three digits within
   the tolerance, with a plain decimal point; a question that asks for one number has its full tolerance;
-- Canvas counts every answer that it is given for a number or a word as right, so the feedback on expected mistakes
-  stands together in the comment on a wrong answer;
-- an essay is `essay_question`; Canvas imports no rubric with a quiz, so that is in the key alone.
+- every answer that a package lists for a number or a word counts as right in Canvas, so all feedback on expected
+  mistakes goes into the comment on a wrong answer;
+- an essay is `essay_question`; Canvas does not import rubrics with a quiz, so the rubric is only in the key.
 
 Formulas are between `\(` and `\)`, which Canvas renders; menus show plain text, with LaTeX as written.
 """
@@ -46,7 +46,7 @@ _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
 @dataclass(frozen=True)
 class _Item:
-    """The parts of one question: its type, what is shown, when it is right, comments by their idents."""
+    """The parts of a question: its type, its text and fields, the conditions for points, comments by their idents."""
 
     kind: str
     text: str
@@ -130,7 +130,7 @@ def _settings(quiz: str, title: str, out_of: float) -> str:
         "quiz",
         tag("title", words(title)),
         tag("description"),
-        tag("shuffle_answers", "false"),  # the form has shuffled them
+        tag("shuffle_answers", "false"),  # the form has already shuffled them
         tag("scoring_policy", "keep_highest"),
         tag("quiz_type", "assignment"),
         tag("points_possible", repr(float(out_of))),
@@ -184,7 +184,7 @@ def _item(variant: Variant, place: int, name: str, ident: str) -> str:
 
 
 class _Numbers:
-    """Identifiers of answers, unique in a form: numbers, since Canvas keeps no others."""
+    """Generator of answer identifiers, unique in a form: numbers, because Canvas keeps no others."""
 
     def __init__(self, place: int) -> None:
         self._last = place * 1000
@@ -322,7 +322,7 @@ def _gaps(variant: Variant, answer: Gaps, numbers: _Numbers) -> _Item:
 
 
 def _offered(gap: Options | Amount | Phrase, are_menus: bool) -> list[tuple[str, bool]]:
-    """Texts that Canvas is given for a gap, and whether they are right: all of a menu, the right ones of a blank."""
+    """The texts listed for a gap, and whether each is right: all choices of a menu, the right ones of a blank."""
     match gap:
         case Options(options=options) if are_menus:
             return [(line(option.text), option.correct) for option in options]

@@ -10,17 +10,17 @@ from worldsize.quiz import Variant
 from worldsize.quiz.question_text import png
 from worldsize.quiz.variant import Amount, Answer, Gaps, Options, Order, Phrase, Prose, TimelinePicture
 
-_WORDS_PER_LINE = 10  # by hand
+_WORDS_PER_LINE = 10  # in handwriting
 _SPARE_LINES = 2
 
 
 def who(form: Form) -> str:
-    """The student, as printed on a form."""
+    """The student's name as printed on a form."""
     return f"{form.student.name} ({form.student.id})" if form.student.name else form.student.id
 
 
 def terms(form: Form) -> str:
-    """How many questions there are, the time, and what it takes to pass."""
+    """The number of questions, the time limit, and the points needed to pass."""
     share = f"{form.blueprint.pass_fraction:.0%}"
     asked = f"{len(form.asked)} questions, {form.allowed_minutes:g} minutes. You pass with {share} of the points;"
     worth = [one.question.points for one in form.variants if isinstance(one.answer, Prose)]
@@ -52,7 +52,7 @@ def instruction(answer: Answer) -> str:
 
 
 def num_lines(answer: Prose) -> int:
-    """The lines of paper that an answer takes."""
+    """The lines of paper needed to write an answer."""
     return -(-answer.num_words // _WORDS_PER_LINE) + _SPARE_LINES
 
 
@@ -69,7 +69,7 @@ def lettered(answer: Answer) -> list[tuple[str, str]]:
 
 
 def gap_hints(variant: Variant) -> list[tuple[int, str, list[tuple[str, str]]]]:
-    """For each gap its number, the instruction, and the options to choose from."""
+    """For each gap, its number, its instruction, and its options."""
     if not isinstance(variant.answer, Gaps):
         return []
     gaps = enumerate(variant.answer.gaps.values(), start=1)

@@ -10,7 +10,7 @@ from autograder.quiz.forms import Form
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file that a form can be written to: always the same bytes for the same form.
+    """A kind of file that a form can be written to; the same form always gives the same bytes.
 
     `key` renders the answers of all forms, in formats that people read.
     """

@@ -1,4 +1,4 @@
-"""A form as one HTML page that loads nothing: to fill in on a screen or on paper, and the key of all forms."""
+"""A form as one self-contained HTML page, to fill in on a screen or on paper, and the key of all forms."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _template(name: str) -> Template:
 
 
 def _question(variant: Variant, place: int) -> Markup:
-    """The text, with a field for each gap."""
+    """The text of a question, with a field for each gap."""
     return Markup(bank_text.html(variant.text, lambda gap: _gap(place, gap)))
 
 
@@ -66,7 +66,7 @@ def _gap(place: int, gap: int) -> str:
 
 
 def _field(variant: Variant) -> dict[str, Any]:
-    """Which field the answer goes into: radio buttons, boxes, a line with a unit, an area, or none besides the gaps."""
+    """The kind of field for the answer: radio buttons, boxes, a line with a unit, an area, or none besides the gaps."""
     answer = variant.answer
     match answer:
         case Options(single=single):

@@ -1,4 +1,4 @@
-"""The texts of a key, once for every question: the right answers, the wrong ones, and why."""
+"""Texts of a key, once per question: the right answers, the wrong ones, and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worldsize.quiz.variant import Amount, Gaps, Options, Order, Phrase, Prose, 
 
 @dataclass(frozen=True)
 class Remark:
-    """A possible answer, and the feedback on it; both Markdown."""
+    """A possible answer and the feedback on it, both in Markdown."""
 
     answer: str
     is_right: bool
@@ -25,7 +25,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class Explained:
-    """A question as the first student with it received it."""
+    """A question, in the variant of the first student who was asked it."""
 
     variant: Variant
     student: Student
@@ -35,12 +35,12 @@ class Explained:
 
     @property
     def has_other_numbers(self) -> bool:
-        """True when other students have the question with other numbers."""
+        """Whether other students have the question with different numbers."""
         return bool(self.variant.parameters) and self.num_forms > 1
 
     @property
     def in_order(self) -> bool:
-        """True when it asks for an order."""
+        """Whether the question asks for an order."""
         return isinstance(self.variant.answer, Order)
 
     @property
@@ -50,7 +50,7 @@ class Explained:
 
 
 def explained(forms: Iterable[Form]) -> list[Explained]:
-    """Every question that is asked, by week and id."""
+    """Every question of the forms, ordered by week and id."""
     first: dict[str, tuple[Variant, Student, int]] = {}
     counts: dict[str, int] = {}
     for form in forms:

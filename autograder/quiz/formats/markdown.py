@@ -1,4 +1,4 @@
-"""A form as Markdown: one file, with its pictures in it."""
+"""A form as one Markdown file, with its pictures inline."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def render(form: Form) -> bytes:
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it is."""
+    """Escape text so that Markdown shows it unchanged."""
     return _SPECIAL.sub(r"\\\1", text)
 
 
 def text_of(variant: Variant) -> str:
-    """The question's text; its gaps are numbered blanks."""
+    """The text of a question, with numbered blanks for its gaps."""
     return with_blanks(variant.text) if isinstance(variant.answer, Gaps) else variant.text
 
 
 def choices(offered: list[tuple[str, str]], begin: str = "-") -> str:
-    """What is offered, as a list."""
+    """The options as a list."""
     return "\n".join(f"{begin} **{letter}.** {_hanging(text)}" for letter, text in offered)
 
 
 def hints(variant: Variant) -> Iterator[str]:
-    """What belongs in each gap."""
+    """A line for each gap that says what to fill in."""
     for place, what, offered in gap_hints(variant):
         yield f"({place}) {what}" + (f"\n\n{choices(offered)}" if offered else "")
 

@@ -1,9 +1,9 @@
 """Moodle XML (https://docs.moodle.org/en/Moodle_XML_format): a category for each form, or for each slot of a class.
 
-Shares are those of `worldsize.quiz.mark`. Ordering needs Moodle 4.4, which has the type built in, or its plugin; it
-shuffles the items by itself. Cloze questions are embedded answers; a gap of choices with formulas or markup is a
-column of buttons, since a menu shows plain text. An essay carries its rubric as information for graders, whom alone
-Moodle shows it.
+Shares are those of `worldsize.quiz.mark`. Ordering needs Moodle 4.4, which has the type built in, or its plugin; Moodle
+shuffles the items. Cloze questions are embedded answers; a gap whose choices have formulas or markup is a column of
+buttons, because a menu shows plain text. The rubric of an essay is its information for graders, which students do not
+see.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _question(name: str, variant: Variant) -> str:
         tag("generalfeedback", _text(html(variant.feedback)), format="html"),
         tag("defaultgrade", f"{variant.question.points:g}")
         if gaps is None
-        else "",  # that of a cloze question is the sum over its gaps
+        else "",  # for a cloze question, Moodle computes it as the sum over the gaps
         tag("penalty", "0"),
         tag("hidden", "0"),
         tag("idnumber", words(variant.id)),
@@ -199,7 +199,7 @@ def _embedded(gap: Options | Amount | Phrase) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Text within an embedded answer, which Moodle decodes once: what has a meaning there becomes an entity."""
+    """Escape text within an embedded answer, where special characters must be entities; Moodle decodes it once."""
     text = text.replace("&", "&amp;")
     return re.sub(r"[~#{}\\\"<>\n\r]", lambda found: f"&#{ord(found[0])};", text)
 

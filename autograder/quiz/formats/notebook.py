@@ -1,7 +1,7 @@
 """A form as a notebook: below each question a cell that sets its answer, which `autograder quiz mark` reads.
 
-A marker takes `answer_3 = ...` from the source of the cell with the id `question_3`, as a literal; nothing in the
-notebook is ever run, so that nothing in it can change a score.
+For marking, the literal in `answer_3 = ...` is read from the source of the cell with the id `question_3`. No code in
+the notebook is ever run, so code cannot change a score.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Replace each `None` with your answer, in the form that the comment beside it sho
 numbers and words, and nothing is run: a variable's name or a calculation does not count. Leave `None` where you have no
 answer. Save the notebook and hand it in without renaming it."""
 _ESSAYS = "Where you are to answer in your own words, double-click the line below the question and write in its place."
-TO_REPLACE = "*Replace this line with your answer.*"  # as in a lab; nbgrader takes it for no answer
+TO_REPLACE = "*Replace this line with your answer.*"  # as in a lab; nbgrader counts it as unanswered
 
 
 def render(form: Form) -> bytes:
@@ -43,13 +43,13 @@ def render(form: Form) -> bytes:
 
 
 def nbgrader(place: int) -> dict[str, Any]:
-    """The metadata that makes a cell the answer to a question where the quiz is an nbgrader assignment."""
+    """The metadata of an answer cell, for quizzes that become nbgrader assignments."""
     marks = {"cell_type": "code", "grade_id": f"question_{place}", "solution": True, "schema_version": 3}
     return {**marks, "grade": False, "locked": False, "task": False}
 
 
 def nbgrader_essay(place: int, points: float) -> dict[str, Any]:
-    """The same for an essay, which nbgrader then has graded by hand."""
+    """The same for an essay, which nbgrader queues for grading by hand."""
     return {**nbgrader(place), "cell_type": "markdown", "grade": True, "points": points}
 
 
@@ -80,7 +80,7 @@ def _markdown(id: str, source: str) -> dict[str, Any]:
 
 
 def _example(answer: Answer) -> str:
-    """An example in the right form that reveals nothing about the right answer."""
+    """An example with the right syntax that reveals nothing about the right answer."""
     match answer:
         case Options(single=True):
             return '"A"'

@@ -1,4 +1,4 @@
-"""A form as PDF, and the key of all forms, set by Typst: the same bytes for the same form."""
+"""A form and the key of all forms as PDF, typeset by Typst; the same form always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from worldsize.quiz.question_text import png
 from worldsize.quiz.variant import Amount, Gaps, Options, Phrase, Prose, TimelinePicture
 
 Paper = Literal["a4", "us-letter"]
-_ACCESSIBLE: Any = {"pdf_standards": "ua-1"}  # tagged, with words for pictures and formulas
-_REMEMBERED = 10  # documents for which Typst keeps what it has not used again
+_ACCESSIBLE: Any = {"pdf_standards": "ua-1"}  # tagged PDF, with alternative text for pictures and formulas
+_REMEMBERED = 10  # documents for which Typst keeps an unused cache entry
 _NO_FONT = re.compile(r'the text `"(.+?)"` could not be displayed', re.DOTALL)
 _STYLE = Path(__file__).parents[2] / "templates" / "quiz.typ"
 
 
 def on(paper: Paper) -> Format:
-    """PDF on paper of this size."""
+    """The PDF format with this paper size."""
     return Format("pdf", ".pdf", partial(render, paper=paper), partial(key, paper=paper))
 
 
@@ -127,7 +127,7 @@ def _compiler() -> typst.Compiler:
 
 
 def without_a_font(text: str) -> str | None:
-    """The first piece of a text that no font of this machine can show; None where all of it can be."""
+    """The first piece of a text that no font of this machine has; None if all characters have a font."""
     try:
         _compiler().compile(f"#set document(title: [a])\n{escaped(text)}".encode(), format="pdf", **_ACCESSIBLE)
     except typst.TypstError as error:
@@ -155,7 +155,7 @@ def _compiled(lines: Sequence[str], variants: Sequence[Variant]) -> bytes:
 
 
 def _forget() -> None:
-    """Free what Typst caches of a document, useless for the next one: 60 MB after ten forms."""
+    """Free Typst's cache of a document, which is useless for the next one: 60 MB after ten forms."""
     for _ in range(_REMEMBERED + 1):
         _compiler().compile(b"", format="pdf")
 

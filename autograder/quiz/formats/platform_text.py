@@ -1,4 +1,4 @@
-"""Texts that all learning platforms' formats share: a question with its unit, plain decimals, safe names."""
+"""Texts that all formats for learning platforms share: a question with its unit, plain decimals, safe names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_SPELLINGS = 60
 def text_of(variant: Variant) -> str:
     """The question in Markdown, with gaps marked for `platform_markup.put_in`.
 
-    A number's unit is named, and so is the length of an essay.
+    It names a number's unit and the length of an essay.
     """
     answer = variant.answer
     if isinstance(answer, Prose):
@@ -51,45 +51,45 @@ def gaps_of(variant: Variant) -> list[str]:
 
 
 def names_of(form: Form) -> list[str]:
-    """A name for each question: its place in the form, so that lists sort, and its variant."""
+    """A name for each question: its number in the form, so that lists are in order, and its variant."""
     return [f"{place:02d} {variant.id}" for place, variant in enumerate(form.variants, start=1)]
 
 
 def title_of(form: Form) -> str:
-    """The quiz and whose form it is."""
+    """The title of the quiz and the name of the student."""
     return f"{form.blueprint.title} ({form.student.id})"
 
 
 def identifier(text: str) -> str:
-    """The text as an XML identifier; characters not allowed in one become codes, so that two texts stay distinct."""
+    """The text as an XML identifier; other characters become codes, so that distinct texts stay distinct."""
     safe = re.sub(r"[^A-Za-z0-9.-]", lambda found: f"_{ord(found[0]):x}_", text)
     return safe if safe[0].isalpha() else f"id-{safe}"
 
 
 def decimal(value: float) -> str:
-    """The number in plain decimals, exactly as a computer reads it back."""
+    """The number in plain decimals; parsing it gives exactly the same number."""
     return format(Decimal(repr(value)), "f")
 
 
 def mistake_tolerance(answer: Amount, mistake: WrongNumber) -> float:
-    """How near to a mistake a number still counts as that: as near, in proportion, as a right one is to the answer."""
+    """The tolerance around a mistake, relative to it the same as the answer's own tolerance."""
     return abs(mistake.value) * answer.tolerance / max(abs(answer.value), 1e-300)
 
 
 def bounds(value: float, tolerance: float) -> tuple[float, float]:
-    """The lowest and the highest number that count."""
+    """The lowest and the highest number that are accepted."""
     return value - tolerance, value + tolerance
 
 
 def distinct(answer: Phrase) -> list[str]:
-    """The accepted texts without those that differ only by case or spaces."""
+    """The accepted texts, without duplicates that differ only in case or spaces."""
     return list({plain(text): " ".join(text.split()) for text in reversed(answer.accepted)}.values())[::-1]
 
 
 def spellings(answer: Amount) -> list[str]:
-    """Right numbers as texts, for a platform that only compares texts: all of up to three digits within the tolerance.
+    """Right numbers as texts, for platforms that only compare texts: up to three digits, within the tolerance.
 
-    The first is the one of the key. Where more than 60 would count, those of fewer digits.
+    The first is the one in the key. If there would be more than 60, fewer digits are used.
     """
     value = Decimal(repr(answer.value))
     low, high = value - Decimal(repr(answer.tolerance)), value + Decimal(repr(answer.tolerance))

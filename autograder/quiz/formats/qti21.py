@@ -2,8 +2,8 @@
 
 Items score themselves, with the shares of `worldsize.quiz.mark`. Formulas are MathML, QTI's own notation, which
 needs no script where the test is taken; `alttext` holds the LaTeX. A menu in a text shows plain text, with LaTeX as
-written. Numbers are typed without a unit, which stands beside the field. An essay is scored by a
-person, for whom alone its rubric is in the item.
+written. Numbers are typed without a unit, which is printed next to the field. An essay is scored by a person; its
+rubric is visible only to scorers.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _item(name: str, variant: Variant) -> str:
 
 @dataclass
 class _Parts:
-    """What an item says besides its body, gathered while its fields are made."""
+    """The declarations, rules and feedback of an item, collected while its body is written."""
 
     names: list[str] = field(default_factory=list)
     declarations: list[str] = field(default_factory=list)
@@ -141,7 +141,7 @@ class _Parts:
     feedback: list[str] = field(default_factory=list)
 
     def declare(self, name: str, cardinality: str, base_type: str, *right: str, mapping: str = "") -> None:
-        """Declare a response, and what is right if a machine decides that."""
+        """Declare a response, with the right value unless a person scores it."""
         self.names.append(name)
         correct = tag("correctResponse", *(tag("value", words(value)) for value in right)) if right else ""
         self.declarations.append(
@@ -149,11 +149,11 @@ class _Parts:
         )
 
     def score(self, condition: str, share: float) -> None:
-        """Add a share of the point where this condition holds."""
+        """Add a share of the point if this condition holds."""
         self.rules.append(_if(condition, _add_to_score(tag("baseValue", repr(share), baseType="float"))))
 
     def add_feedback(self, ident: str, markdown: str, condition: str) -> None:
-        """Show feedback where this condition holds."""
+        """Show feedback if this condition holds."""
         self.rules.append(_if(condition, self.feedback_rule(ident, markdown)))
 
     def feedback_rule(self, ident: str, markdown: str) -> str:
@@ -175,7 +175,7 @@ def _field(parts: _Parts, answer: Options | Amount | Phrase | Order) -> str:
                 tag("simpleChoice", html(option.text), identifier=ident)
                 for ident, option in zip(idents, options, strict=True)
             )
-            num = "1" if answer.single else "0"  # 0 is any number
+            num = "1" if answer.single else "0"  # 0 allows any number
             return tag("choiceInteraction", *choices, responseIdentifier=name, shuffle="false", maxChoices=num)
         case Order(shown=shown, places=places):
             parts.declare(name, "ordered", "identifier", *(f"I{place + 1}" for place in places))
@@ -218,7 +218,7 @@ def _gap(parts: _Parts, name: str, gap: Options | Amount | Phrase, share: float)
 
 
 def _score_choices(parts: _Parts, name: str, answer: Options, share: float) -> list[str]:
-    """The options' identifiers, with what each adds to the score and its feedback."""
+    """Add each option's share and feedback, and return the options' identifiers."""
     idents = [f"C{number}" for number in range(1, len(answer.options) + 1)]
     worth = share / len(answer.right)
     entries = [
@@ -238,7 +238,7 @@ def _score_choices(parts: _Parts, name: str, answer: Options, share: float) -> l
 
 
 def _typed(parts: _Parts, name: str, share: float, cases: list[tuple[str, str]]) -> None:
-    """Add rules by which the first case that holds counts: the right one, then the mistakes with their feedback."""
+    """Add rules for cases of which the first match counts: the right answer, then the mistakes with their feedback."""
     (right, _), *mistakes = cases
     one = _add_to_score(tag("baseValue", repr(share), baseType="float"))
     rules = [tag("responseIf", right, one)]
@@ -254,7 +254,7 @@ def _numbers(name: str, answer: Amount) -> Iterator[tuple[str, str]]:
 
 
 def _near(name: str, value: float, tolerance: float) -> str:
-    """Bounds instead of `equal` with a tolerance, which some platforms read as exact."""
+    """A condition with bounds, because some platforms ignore the tolerance of `equal`."""
     low, high = (tag("baseValue", repr(bound), baseType="float") for bound in bounds(value, tolerance))
     return tag("and", tag("gte", _variable(name), low), tag("lte", _variable(name), high))
 
