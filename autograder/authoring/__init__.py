@@ -1,1 +1,1 @@
-"""From a script to a notebook, a program and a bank of known answers."""
+"""Building notebooks, programs and banks of known answers from scripts."""

@@ -1,4 +1,4 @@
-"""The difference between two texts as hunks without line numbers, each with so much context that it fits one place.
+"""Hunks without line numbers that change one text into another, each with enough context to match in one place only.
 
 A hunk is a line `@@`, then lines that begin with a space (context), `-` (removed) or `+` (added). An empty line is
 empty context, except at the end of a hunk, where it only separates.
@@ -16,7 +16,7 @@ SEPARATOR = "@@"
 
 
 class HunkError(ValueError):
-    """What is wrong with a hunk, and on which line, counted from 0."""
+    """A hunk cannot be read or applied; holds the reason and the line, counted from 0."""
 
     def __init__(self, line: int, problem: str):
         super().__init__(problem)
@@ -25,7 +25,7 @@ class HunkError(ValueError):
 
 @dataclass(frozen=True)
 class _Hunk:
-    """Lines that a text must hold, and those that replace them; `line` is the separator's."""
+    """Lines that a text must contain, and the lines that replace them; `line` is the separator's."""
 
     line: int
     old: list[str]
@@ -33,7 +33,7 @@ class _Hunk:
 
 
 def apply_hunks(text: str, hunks: Sequence[str]) -> str:
-    """Change a text as these lines say. Raises: HunkError."""
+    """Apply hunks to a text. Raises: HunkError."""
     lines, changed, position = text.split("\n"), [], 0
     placed = [(_find(lines, hunk, number), hunk) for number, hunk in enumerate(_parse(hunks), start=1)]
     for start, hunk in sorted(placed, key=lambda pair: pair[0]):
@@ -45,7 +45,7 @@ def apply_hunks(text: str, hunks: Sequence[str]) -> str:
 
 
 def make_hunks(old: str, new: str) -> list[str]:
-    """The lines of the hunks that change one text into another; none where both are the same."""
+    """The lines of the hunks that change one text into another; none if they are equal."""
     before, after, hunks = old.split("\n"), new.split("\n"), []
     operations = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     for start, end in _regions(before, operations):
@@ -65,7 +65,7 @@ def without_docstrings(source: str) -> str:
     lines, kinds = source.split("\n"), (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     try:
         nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
-    except SyntaxError:  # an answer in words
+    except SyntaxError:  # an answer in prose
         return source
     dropped: set[int] = set()
     for node in nodes:
@@ -95,7 +95,7 @@ def _parse(lines: Sequence[str]) -> Iterator[_Hunk]:
 
 
 def _find(lines: Sequence[str], hunk: _Hunk, number: int) -> int:
-    """The only place where a hunk fits. Raises: HunkError."""
+    """The index of the only line where a hunk matches. Raises: HunkError."""
     places = _places(lines, hunk.old)
     if len(places) > 1 or not hunk.old:
         raise HunkError(hunk.line, f"hunk {number} fits {len(places)} places: give it more lines of context")
@@ -112,7 +112,7 @@ def _places(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
 
 
 def _regions(lines: Sequence[str], operations: Sequence[tuple[str, int, int, int, int]]) -> list[tuple[int, int]]:
-    """The parts of a text that hunks cover: what is changed, and so many lines around it that they are unique."""
+    """The regions of a text that hunks cover: the changed lines, and enough lines around them to be unique."""
     regions: list[tuple[int, int]] = []
     for kind, start, end, _, _ in operations:
         if kind == "equal":
@@ -120,7 +120,7 @@ def _regions(lines: Sequence[str], operations: Sequence[tuple[str, int, int, int
         is_unique = False
         while not is_unique and (start, end) != (0, len(lines)):
             start, end = max(start - 1, 0), min(end + 1, len(lines))
-            while end < len(lines) and not lines[end - 1]:  # at the end of a hunk an empty line is no context
+            while end < len(lines) and not lines[end - 1]:  # an empty line at the end of a hunk is not context
                 end += 1
             is_unique = len(_places(lines, lines[start:end])) == 1
         while regions and start <= regions[-1][1]:

@@ -1,7 +1,7 @@
-"""Reading the bank of known answers, and putting an answer into a student's notebook.
+"""Reading and writing the bank of known answers, and filling an answer into a student's notebook.
 
-An answer gives each cell that differs from the solution: whole, or as hunks against the solution's cell of that title.
-A file of whole cells is a script, `NAME.py`; with a hunked cell in it, it is `NAME.diff`.
+An answer holds each cell that differs from the solution: whole, or as hunks against the solution's cell of that title.
+A file of whole cells is a script, `NAME.py`; a file in which any cell is hunks is `NAME.diff`.
 """
 
 import itertools
@@ -33,7 +33,7 @@ HEADER = re.compile(r"# ?([a-z_]+): *(.*)")
 SCORE = re.compile(r"(\d+(?:\.\d+)?)(?: to (\d+(?:\.\d+)?))?")
 KINDS = ("right", "wrong")
 SUFFIXES = (".py", ".diff")
-NO_DOCSTRINGS = "no_docstrings"  # the tag of a cell whose hunks fit the solution's cell without docstrings
+NO_DOCSTRINGS = "no_docstrings"  # the tag of a cell whose hunks apply to the solution's cell without docstrings
 LEAST_SAVING = 3 / 4  # hunks are harder to read than a cell, so they must be this much shorter
 _MAGIC = re.compile(r"^(%%?[a-z_]{2,}(?:\s.*)?)$")
 
@@ -42,7 +42,7 @@ _MAGIC = re.compile(r"^(%%?[a-z_]{2,}(?:\s.*)?)$")
 class KnownAnswer:
     """One known answer: the student cells that differ from the solution, and what grading it must give.
 
-    Where a part of the points is for speed, a slow answer gets `score` to `most_score`, depending on the machine.
+    If some of the points are for speed, a slow answer gets `score` to `most_score`, depending on the machine.
     """
 
     name: str  # with its kind, such as wrong/sums
@@ -85,7 +85,7 @@ def solved_cells(lab: Path) -> dict[str, str]:
 def write_answer(lab: Path, name: str, script: Path) -> Path:
     """Write a known answer from a script of whole cells, as hunks where that is shorter, and return its file.
 
-    The script may be an edited copy of the solution's: cells that are as they were are left out.
+    The script may be an edited copy of the solution: unchanged cells are left out.
 
     Raises: AuthoringError.
     """
@@ -146,7 +146,7 @@ def _read(path: Path, text: str, solution: Mapping[str, str]) -> KnownAnswer:
 
 
 def _script(path: Path, text: str) -> Script:
-    """The cells as they stand: of a `.diff`, hunks stay hunks."""
+    """Parse the cells of an answer without applying hunks."""
     if path.suffix == ".py":
         return parse_lines(path, text.splitlines())
     lines = text.split("\n")
@@ -160,7 +160,7 @@ def _script(path: Path, text: str) -> Script:
 
 
 def _whole_cells(script: Script, solution: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
-    """The source of each cell by title, hunks applied to the solution's."""
+    """The source of each cell by title, with hunks applied to the solution's cells, and the problems found."""
     cells, problems = {}, []
     for cell in script.cells:
         lines = cell.source.split("\n")
@@ -183,31 +183,32 @@ def solution_cells(path: Path) -> dict[str, str]:
 
 
 def compose(notebook: NotebookNode, cells: Mapping[str, str]) -> NotebookNode:
-    """A copy of a student's notebook in which the student cells named by grade id hold these sources."""
+    """Copy a student's notebook and fill these sources into its student cells, by grade id."""
     filled = deepcopy(notebook)
-    found = {
+    student_cells = {
         cell.metadata.nbgrader.grade_id: cell
         for cell in filled.cells
         if cell.metadata.get("nbgrader", {}).get("solution")
     }
-    if unknown := sorted(cells.keys() - found.keys()):
-        raise ValueError(f"The notebook has no student cell called {', '.join(unknown)}: it has {', '.join(found)}.")
+    if unknown := sorted(cells.keys() - student_cells.keys()):
+        known = ", ".join(student_cells)
+        raise ValueError(f"The notebook has no student cell called {', '.join(unknown)}: it has {known}.")
     for title, source in cells.items():
-        found[title].source = source
+        student_cells[title].source = source
     return filled
 
 
 def _header(script: Script) -> tuple[float | None, float | None, list[str], list[Problem]]:
     score, most_score, hints, problems = None, None, [], []
     for line, text in enumerate(script.preamble, start=1):
-        found = HEADER.fullmatch(text.strip())
+        field = HEADER.fullmatch(text.strip())
         if text.strip() and not text.startswith("#"):
             problems.append((line, "This code stands before the first cell: put a `# %%` line above it."))
-        elif found and found[1] == "hint" and found[2]:
-            hints.append(found[2].strip())
-        elif found and found[1] == "score" and score is None and (range_ := SCORE.fullmatch(found[2])):
+        elif field and field[1] == "hint" and field[2]:
+            hints.append(field[2].strip())
+        elif field and field[1] == "score" and score is None and (range_ := SCORE.fullmatch(field[2])):
             score, most_score = float(range_[1]), float(range_[2] or range_[1])
-        elif found:
+        elif field:
             problems.append(
                 (
                     line,
@@ -218,7 +219,7 @@ def _header(script: Script) -> tuple[float | None, float | None, list[str], list
 
 
 def _about(script: Script) -> str:
-    """The comment above the first cell, without the header, or otherwise the comment that begins the first cell."""
+    """The comment above the first cell, without header lines; if there is none, the comment at the top of that cell."""
     first_cell = script.cells[0].source.split("\n") if script.cells else []
     for lines in (script.preamble, first_cell):
         comments = []

@@ -1,4 +1,4 @@
-"""Packages that a lab needs beside the course's own, as the head of its script names them: `# needs: ray.train`."""
+"""Extra packages that a lab needs, named at the top of its script: `# needs: ray.train`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIELD = "worldsize_needs"  # in a notebook's metadata
 
 
 def metadata_of(script: Script) -> dict[str, list[str]]:
-    """The field of a notebook's metadata that names what its script needs; none where it needs nothing."""
+    """The metadata field of a notebook that names the packages its script needs; empty if it needs none."""
     found = [match[1] for line in script.preamble if (match := _NEEDS.match(line))]
     needs = [name for names in found for name in re.split(r"[,\s]+", names.strip()) if name]
     return {_FIELD: needs} if needs else {}
@@ -41,7 +41,7 @@ def refuse_absent(needs: Sequence[str], lab: str) -> None:
 
 
 def _is_installed(module: str) -> bool:
-    """True if the module can be found; nothing of it is imported."""
+    """Whether the module can be found, without importing it."""
     places: Sequence[str] | None = None
     parts = module.split(".")
     for number in range(1, len(parts) + 1):

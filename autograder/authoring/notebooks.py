@@ -1,4 +1,4 @@
-"""Building notebooks and a page of numbers from scripts, the same bytes every time; releasing labs with nbgrader."""
+"""Building notebooks and a page of numbers from scripts, byte-identical every time; releasing labs with nbgrader."""
 
 import logging
 import shutil
@@ -45,14 +45,14 @@ METADATA = {
 
 @dataclass(frozen=True)
 class Sources:
-    """The scripts of a course, or those of them that were asked for."""
+    """The scripts of a course, or the requested ones."""
 
     weeks: list[Path]
     labs: list[Path]
 
 
 def find_sources(root: Path, names: Sequence[str] = ()) -> Sources:
-    """The scripts called `names`, such as week01 or lab01, or all of them. Raises: ValueError."""
+    """Find the scripts called `names`, such as week01 or lab01, or all of them. Raises: ValueError."""
     weeks = sorted((root / "weeks").glob("*.py"))
     labs = sorted(path for path in (root / "solutions").glob("*/*.py") if path.stem == notebook_of(path.parent.name))
     known = {alias for path in weeks + labs for alias in _aliases(path)}
@@ -68,7 +68,7 @@ def _aliases(path: Path) -> set[str]:
 
 
 def build(root: Path, names: Sequence[str] = ()) -> dict[Path, bool]:
-    """Every built file, relative to `root`, and whether it had to be written. Raises: ValueError."""
+    """Build all files, and return whether each, relative to `root`, had to be written. Raises: ValueError."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder).resolve()
         built = build_fresh(root, fresh, names)
@@ -80,7 +80,7 @@ def build(root: Path, names: Sequence[str] = ()) -> dict[Path, bool]:
 
 
 def out_of_date(root: Path, names: Sequence[str] = ()) -> list[Path]:
-    """The built files, relative to `root`, that a fresh build would write differently or not at all."""
+    """The built files, relative to `root`, that a fresh build would change or not write."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder).resolve()
         built = build_fresh(root, fresh, names)
@@ -89,14 +89,14 @@ def out_of_date(root: Path, names: Sequence[str] = ()) -> list[Path]:
 
 
 def build_fresh(root: Path, into: Path, names: Sequence[str] = ()) -> list[Path]:
-    """The files built from the scripts below `root`, relative to `into`. Raises: ValueError."""
+    """Build the scripts below `root` into `into`, and return the files relative to it. Raises: ValueError."""
     sources = find_sources(root, names)
     scripts = _read_all(sources)
     for script in scripts:
         target = into / script.path.relative_to(root).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(render(notebook(script, graded=script.path in sources.labs)), encoding="utf-8")
-    if sources.weeks:  # all weeks are on it, whichever were asked for
+    if sources.weeks:  # the page covers all weeks, whichever were requested
         (into / PAGE).parent.mkdir(exist_ok=True)
         (into / PAGE).write_text(numbers_page(find_sources(root).weeks), encoding="utf-8")
     config = PyFileConfigLoader(CONFIG_FILE, path=str(root)).load_config()
@@ -107,7 +107,7 @@ def build_fresh(root: Path, into: Path, names: Sequence[str] = ()) -> list[Path]
 
 
 def release(root: Path, name: str, config: Config) -> None:
-    """Write `labs/name` from `solutions/name` below `root`, touching no gradebook. Raises: ValueError."""
+    """Write `labs/name` from `solutions/name` below `root`, without changing a gradebook. Raises: ValueError."""
     quiet = Config(config)
     quiet.SaveCells.enabled = False
     coursedir = CourseDirectory(root=str(root), assignment_id=name, config=quiet)
@@ -123,9 +123,9 @@ def release(root: Path, name: str, config: Config) -> None:
 
 
 def notebook(script: Script, graded: bool, solved: bool = False) -> NotebookNode:
-    """The notebook of a script, with nbgrader's metadata where it is graded.
+    """Build the notebook of a script, with nbgrader's metadata if it is graded.
 
-    Turns of a lesson are to be written, with a worked answer folded below their checks, unless they are `solved`.
+    Unless `solved`, readers write the turns of a lesson, and a worked answer is folded below each check.
     """
     cells = []
     for cell in script.cells:
@@ -146,7 +146,7 @@ def _worked_answer(turn: Cell) -> NotebookNode:
 
 
 def render(node: NotebookNode) -> str:
-    """The text of a notebook file, as nbgrader writes it too."""
+    """The text of a notebook file, formatted as nbgrader does it."""
     return nbformat.writes(node) + "\n"
 
 
@@ -193,7 +193,7 @@ def _copy_given_files(solution: Path, target: Path, ignore: list[str]) -> None:
 
 
 def _built_files(root: Path) -> Iterator[Path]:
-    """What only a build writes: every notebook of the course, its numbers, and all of labs/, relative to `root`."""
+    """The files that only a build writes, relative to `root`: all notebooks, the page of numbers, all of labs/."""
     for pattern in (str(PAGE), "weeks/*.ipynb", "solutions/*/*.ipynb", "labs/**/*"):
         for path in root.glob(pattern):
             inside = path.relative_to(root)
@@ -207,7 +207,7 @@ def _same(left: Path, right: Path) -> bool:
 
 
 class _Messages(logging.Handler):
-    """A log handler that keeps nbgrader's errors, to be shown only when it fails."""
+    """A log handler that collects nbgrader's errors, which are shown only if it fails."""
 
     def __init__(self):
         super().__init__(logging.ERROR)

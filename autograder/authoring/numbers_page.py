@@ -1,4 +1,4 @@
-"""One page with the numbers to remember of every week, from cells of the lessons that are called so."""
+"""One page with every week's numbers to remember, from the cells with that title."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from autograder.authoring.scripts import Cell, Script, parse
 
 PAGE = Path("docs/numbers.md")
-TITLE = "numbers_to_remember"  # of the cells
+TITLE = "numbers_to_remember"  # title of the cells
 HEADING = "## Numbers to remember"  # their first line
 _HEAD = """\
 # Numbers to remember
@@ -20,7 +20,7 @@ The numbers worth knowing by heart, week by week, from the last sections of the 
 
 
 def numbers_page(weeks: Iterable[Path]) -> str:
-    """The page, with a section for each of these scripts that has numbers. Raises: AuthoringError."""
+    """Write the page, with a section for each of these scripts that has numbers. Raises: AuthoringError."""
     sections = [text for script in map(parse, sorted(weeks)) for text in _sections(script)]
     return "\n".join([_HEAD, *sections])
 
@@ -35,6 +35,6 @@ def _table(cell: Cell) -> str:
 
 
 def _name(script: Script) -> str:
-    """The title of the week: the first heading of its first cell that has one."""
+    """The title of the week: its first heading."""
     lines = (line for cell in script.cells if cell.kind == "markdown" for line in cell.source.splitlines())
     return next((line.removeprefix("# ") for line in lines if line.startswith("# ")), script.path.stem)

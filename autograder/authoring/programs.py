@@ -1,6 +1,6 @@
-"""What an assignment consists of: a notebook, and programs beside it, released without solutions and read strictly.
+"""Programs that belong to an assignment in addition to its notebook, released without solutions.
 
-A program is authored like the notebooks, in cells with titles, so that a known answer can replace any of them.
+A program is written like a notebook, in cells with titles, so that a known answer can replace any cell.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STUB = 'raise NotImplementedError("Replace this line with your own code.")'
 
 
 def authored(folder: Path) -> list[Path]:
-    """The programs of a project, in the folder that holds its solution; a lab has none."""
+    """The programs in the folder of a project's solution; empty for a lab."""
     if not is_project(folder.name):
         return []
     ours = ("checks.py", f"{notebook_of(folder.name)}.py")
@@ -27,7 +27,7 @@ def authored(folder: Path) -> list[Path]:
 
 
 def solved(path: Path, cells: Mapping[str, str] | None = None) -> str:
-    """A program with its solution; `cells`, sources by title, take the place of its own.
+    """A program with its solution; `cells`, sources by title, replace its own cells.
 
     Raises:
         ValueError: the program has no cell of that title.
@@ -40,12 +40,12 @@ def solved(path: Path, cells: Mapping[str, str] | None = None) -> str:
 
 
 def released(path: Path) -> str:
-    """A program as students get it: every solution is a line that says to replace it."""
+    """A program as students get it: a line to be replaced instead of every solution."""
     return _text(path, lambda _, source: _without_solutions(source))
 
 
 def titles(path: Path) -> list[str]:
-    """The titles of the cells of a program that students write."""
+    """The titles of the student cells of a program."""
     return [cell.title for cell in parse(path).cells if cell.is_solution]
 
 
@@ -67,7 +67,7 @@ def _without_solutions(source: str) -> str:
 
 
 class ReleasePrograms(NbGraderPreprocessor):
-    """A preprocessor that puts an assignment's programs, without solutions, beside the released notebook."""
+    """A preprocessor that writes an assignment's programs, without solutions, next to the released notebook."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         for path in authored(Path(resources["metadata"]["path"])):

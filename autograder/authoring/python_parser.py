@@ -1,4 +1,4 @@
-"""Python's parser, one thread at a time."""
+"""Python's parser behind a lock, one thread at a time."""
 
 import ast
 import threading
@@ -7,10 +7,10 @@ _TURN = threading.Lock()
 
 
 def parse(source: str) -> ast.Module:
-    """The syntax tree of Python source.
+    """Parse Python source.
 
-    Before 3.11.8, CPython counts the depth of all threads' trees in one place (python/cpython issue 106905): where two
-    parse at once, one may get a SystemError for source that is right.
+    Before 3.11.8, CPython has one depth counter for all threads (python/cpython issue 106905): if two threads parse at
+    once, one may get a SystemError for valid source.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: as for ast.parse.

@@ -1,4 +1,4 @@
-"""Reading the scripts that lessons and labs are written in, and refusing malformed ones by file and line."""
+"""Reading the scripts of lessons and labs, and reporting mistakes in them with file and line."""
 
 import ast
 import math
@@ -28,7 +28,7 @@ Problem = tuple[int, str]
 
 
 class AuthoringError(ValueError):
-    """Everything that is wrong with the scripts read, each as `file:line: sentence`."""
+    """All problems of the scripts that were read, each as `file:line: sentence`."""
 
     def __init__(self, problems: list[str]):
         super().__init__("\n".join(problems))
@@ -54,12 +54,12 @@ class Cell:
 
     @property
     def is_solution(self) -> bool:
-        """True where students write."""
+        """Whether students write this cell."""
         return "solution" in self.tags
 
     @property
     def is_turn(self) -> bool:
-        """True where readers of a lesson write, or find a bug."""
+        """Whether readers of a lesson write this cell, or find a bug in it."""
         return "turn" in self.tags
 
     @property
@@ -69,7 +69,7 @@ class Cell:
 
     @property
     def is_check(self) -> bool:
-        """True for the code cell that stands for a number of points."""
+        """Whether this is a code cell with points."""
         return self.kind == "code" and "points" in self.options
 
 
@@ -81,14 +81,14 @@ class Script:
 
 
 def read_week(path: Path) -> Script:
-    """The cells of a lesson, in order. Raises: AuthoringError."""
+    """Read the cells of a lesson, in order. Raises: AuthoringError."""
     script = parse(path)
     _refuse(located(path, _problems(script, WEEK_RULES)))
     return script
 
 
 def read_lab(path: Path) -> Script:
-    """The cells of a lab, in order; its points agree with the checks.py beside it. Raises: AuthoringError."""
+    """Read the cells of a lab, in order, and compare its points with checks.py. Raises: AuthoringError."""
     script = parse(path)
     problems = located(path, _problems(script, LAB_RULES))
     _refuse(problems + _points_problems(script, path.with_name("checks.py")))
@@ -96,15 +96,15 @@ def read_lab(path: Path) -> Script:
 
 
 def parse(path: Path) -> Script:
-    """The cells of a script, in order, as they stand: no rule is applied. Raises: AuthoringError."""
+    """Parse the cells of a script, in order, without applying rules. Raises: AuthoringError."""
     return parse_lines(path, path.read_text(encoding="utf-8").splitlines())
 
 
 def parse_lines(path: Path, lines: list[str], first: int = 1) -> Script:
-    """The cells in some lines of a script, the first of which is number `first`. Raises: AuthoringError."""
+    """Parse the cells in lines of a script, numbered from `first`. Raises: AuthoringError."""
     preamble, cells, start = [], [], 0
     while start < len(lines):
-        # jupytext's reader knows a `# %%` in a string or a fence; read cell by cell, it keeps the line
+        # jupytext ignores a `# %%` in a string or a fence; reading cell by cell keeps the line numbers
         reader = DoublePercentScriptCellReader({"extension": ".py", "comment_magics": False})
         try:
             node, length = reader.read(lines[start:])
@@ -126,7 +126,7 @@ def split_solution(source: str) -> tuple[list[str], list[str]]:
 
 
 def split_regions(source: str) -> Iterator[tuple[str, bool, bool]]:
-    """Every line except the markers: its text, whether it is a solution's, and whether it is the first line of one."""
+    """Every line except markers: its text, whether it is part of a solution, and whether it begins one."""
     inside = is_first = False
     for line in source.split("\n"):
         if marker := _marker(line):
@@ -137,22 +137,22 @@ def split_regions(source: str) -> Iterator[tuple[str, bool, bool]]:
 
 
 def without_markers(source: str) -> str:
-    """The source with its solution, without the marker lines and without what stands instead of the solution."""
+    """The source with its solution, without marker lines and without the lines given instead of the solution."""
     return "\n".join(line for line, part in _parts(source) if part in ("given", "solution"))
 
 
 def is_buggy(source: str) -> bool:
-    """True where readers are given wrong lines instead of none."""
+    """Whether readers get wrong lines in place of the solution."""
     return any(part == "instead" for _, part in _parts(source))
 
 
 def as_given_in_lesson(source: str) -> str:
-    """A turn cell as readers get it: wrong lines instead of the right ones, or a line that raises."""
+    """A turn cell as readers get it: with wrong lines, or with a line that raises, in place of the solution."""
     return "\n".join(line for line in _given(source) if line is not None)
 
 
 def _given(source: str) -> Iterator[str | None]:
-    """What readers get of every line of a turn cell; None where they get nothing."""
+    """For every line of a turn cell, the line that readers get; None if they get none."""
     is_to_do = not is_buggy(source)
     for line, part in _parts(source):
         if part == "given":
@@ -166,7 +166,7 @@ def _given(source: str) -> Iterator[str | None]:
 
 
 def _parts(source: str) -> Iterator[tuple[str, str]]:
-    """Every line and what it is: given, solution, instead, or the name of a marker."""
+    """Every line and its kind: given, solution, instead, or the name of a marker."""
     part = "given"
     for line in source.split("\n"):
         if marker := _marker(line):
@@ -180,7 +180,7 @@ def _parts(source: str) -> Iterator[tuple[str, str]]:
 
 
 def located(path: Path, problems: Iterable[Problem]) -> list[str]:
-    """The problems in order of line, each as `file:line: sentence`."""
+    """The problems in the order of lines, each as `file:line: sentence`."""
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return [f"{shown}:{line}: {text}" for line, text in sorted(problems)]
 
@@ -205,8 +205,8 @@ def _slug(title: str) -> str:
 
 
 def _untitled_id(kind: str, before: list[Cell]) -> str:
-    # counted from the last titled cell, so that a new paragraph renames no cell of another section,
-    # and not from the text, so that a corrected typo renames none
+    # counted from the last titled cell, so that a new paragraph does not rename cells of other sections;
+    # not derived from the text, so that correcting a typo does not rename the cell
     since = 1
     for cell in reversed(before):
         if cell.title:
@@ -433,7 +433,7 @@ def _syntax_error(source: str) -> SyntaxError | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            # IPython would drop blank lines at the top, and so shift the line of an error, so it never sees any
+            # IPython would drop blank lines at the top, which would shift the line numbers of errors
             code = TransformerManager().transform_cell(f"#\n{source}")
             compile(code, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except SyntaxError as error:
@@ -471,7 +471,7 @@ def _points_problems(script: Script, checks: Path) -> list[str]:
 
 
 def _awards(tree: ast.Module) -> Iterator[tuple[int, object, object]]:
-    """The line, the points and the cell title of every `@points(N, cell=...)`."""
+    """The line, points and cell title of every `@points(N, cell=...)`."""
     for function in ast.walk(tree):
         for call in getattr(function, "decorator_list", []):
             if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "points":

@@ -1,7 +1,6 @@
-"""The course as students get it: weeks, labs, `worldsize` and the lessons' self-checks in one zip, without any answer.
+"""Packing the students' copy of the course: weeks, labs, `worldsize` and self-checks in one zip, without answers.
 
-Only what is named here goes in. The notebooks are built afresh, so that nothing that was written into a lab since is
-handed out.
+Only files named here are packed. Notebooks are built afresh, so that edits to a built lab are not handed out.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from worldsize import quiz
 from worldsize.files import replace_file
 from worldsize.quiz.bank import FOLDER
 
-TOP = "worldsize-course"  # the folder that the zip unpacks to
+TOP = "worldsize-course"  # the top folder in the zip
 _README = Path(__file__).parents[1] / "templates" / "student_copy" / "README.md"
 _AS_THEY_ARE = ("LICENSE", "LICENSE-TEXT.md", "constraints.txt", "jupyter_lab_config.py")
-_OF_OTHERS = ("instructor", "dev", "site", "hub", "lti", "transformers")  # extras that no lesson names
+_OF_OTHERS = ("instructor", "dev", "site", "hub", "lti", "transformers")  # extras that lessons do not use
 _QUESTION = re.compile(r"^(?=\[\[question\]\]\s*$)", re.MULTILINE)
 
 
 def write_student_copy(root: Path, to: Path, names: Sequence[str] = ()) -> list[str]:
-    """The paths in a zip of the course, after writing it to `to`; of weeks and labs all, or those called `names`.
+    """Write a zip of the course, with all weeks and labs or those called `names`, and return the paths in it.
 
     Raises:
-        ValueError: there is no such week or lab, or one cannot be built, or a lesson asks what the bank does not have.
+        ValueError: there is no such week or lab, or one cannot be built, or the bank lacks a question of a lesson.
     """
     files = dict(sorted(student_files(root, names).items()))
     to.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +39,7 @@ def write_student_copy(root: Path, to: Path, names: Sequence[str] = ()) -> list[
 
 
 def student_files(root: Path, names: Sequence[str] = ()) -> dict[str, bytes]:
-    """What students get, by path. Raises: ValueError."""
+    """The contents of all files that students get, by path. Raises: ValueError."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     files = {name: (root / name).read_bytes() for name in _AS_THEY_ARE}
     files["README.md"] = _README.read_bytes()
@@ -53,18 +52,18 @@ def student_files(root: Path, names: Sequence[str] = ()) -> dict[str, bytes]:
 
 
 def banks_of_weeks(root: Path, names: Sequence[str] = ()) -> list[Path]:
-    """The files of the bank that belong to these weeks, which their lessons ask from. Raises: ValueError."""
+    """The bank's files with the questions that the lessons of these weeks ask. Raises: ValueError."""
     banks = [root / FOLDER / f"{script.stem.partition('_')[0]}.toml" for script in find_sources(root, names).weeks]
     return [bank for bank in banks if bank.is_file()]
 
 
 def self_checks(file: Path) -> str:
-    """A file of the bank with its self-check questions alone, as they are written there. Raises: ValueError."""
+    """The text of a bank's file, reduced to its self-check questions. Raises: ValueError."""
     head, *texts = _QUESTION.split(file.read_text(encoding="utf-8"))
     questions = quiz.load(file.stem, file.parent).question
     kept = [question.pool == "self-check" for question in questions]
     text = head + "".join(text for text, keep in zip(texts, kept, strict=True) if keep)
-    text = re.sub(r"\n(?:#.*\n|\n)*\Z", "\n", text)  # a comment at the end is on the next question
+    text = re.sub(r"\n(?:#.*\n|\n)*\Z", "\n", text)  # a comment at the end belongs to the next question
     whole = tomllib.loads(file.read_text(encoding="utf-8"))
     wanted = {**whole, "question": [one for one, keep in zip(whole["question"], kept, strict=True) if keep]}
     if tomllib.loads(text) != wanted:
@@ -73,7 +72,7 @@ def self_checks(file: Path) -> str:
 
 
 def student_project(project: Mapping) -> str:
-    """The pyproject.toml of `worldsize` alone: what students need and no more, with the extras that lessons name."""
+    """The pyproject.toml for students: only `worldsize` and the extras that lessons use."""
     left_out = ("optional-dependencies", "entry-points")
     extras = project["project"].get("optional-dependencies", {})
     about = {key: value for key, value in project["project"].items() if key not in left_out}
@@ -87,7 +86,7 @@ def student_project(project: Mapping) -> str:
         "tool.setuptools.packages.find": setuptools["packages"]["find"],
         "tool.setuptools.package-data": setuptools["package-data"],
     }
-    # strings and lists of strings are the same in JSON and TOML
+    # strings and lists of strings are written alike in JSON and TOML
     return "\n".join(
         f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
         for name, table in tables.items()
@@ -103,7 +102,7 @@ def _notebooks(root: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def _numbers(root: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """The page of the numbers to remember of these weeks, where they have any."""
+    """The page with the numbers to remember of these weeks, if they have any."""
     page = numbers_page(find_sources(root, names).weeks)
     if "\n## " in page:
         yield PAGE.as_posix(), page.encode()

@@ -1,1 +1,1 @@
-"""Measuring programs that were handed in, a class at a time; the table and the page about it."""
+"""Measuring the submitted programs of a class; the table and the page of results."""

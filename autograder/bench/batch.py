@@ -1,8 +1,8 @@
-"""A class's programs, one at a time for each set of GPUs: judged, then measured, each result kept as it arrives.
+"""Judging and measuring a class's programs, one at a time per set of GPUs; each result is written as it arrives.
 
-Below the batch's folder every student has a folder of that name: `report.json`, what the judge says; `result.json`, the
-measurement by its published schema; `measured.json`, the same with what it rests on. A batch that was cut off resumes
-where it stopped: within a measurement, at the timing that was cut off.
+The batch's folder has one folder per student: `report.json` is the judge's report, `result.json` the measurement in its
+published schema, and `measured.json` the same with a fingerprint of its inputs. An interrupted batch resumes where it
+stopped: within a measurement, at the interrupted timing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from autograder.submissions import Malformed, submitted_files
 from autograder.submissions.student_code import given_imports
 from worldsize.bench import Point, Result
 
-TOLERANCE = 2e-3  # of the distance that the weights moved; a sum in another order differs by 1e-6
-_SAMPLES = "open_samples"  # which a program of the benchmark calls
-OnProgress = Callable[[str, str, int, int], None]  # student, what is being done, steps done, steps in all
+TOLERANCE = 2e-3  # relative to the distance that the weights moved; summing in a different order changes them by 1e-6
+_SAMPLES = "open_samples"  # the function that programs of the benchmark call
+OnProgress = Callable[[str, str, int, int], None]  # student, current task, steps done, total steps
 
 
 class Kept(BaseModel):
-    """A program's measurement and the fingerprint of what it rests on; `malformed` says why there is none."""
+    """A program's measurement and the fingerprint of its inputs; `malformed` says why there is no measurement."""
 
     fingerprint: str
     malformed: str = ""
@@ -51,12 +51,12 @@ class SubmissionOutcome:
 
     @property
     def fault(self) -> str:
-        """What broke on our side; empty when nothing did."""
+        """A failure of the grader or the machine; empty if there was none."""
         return (self.judged.fault if self.judged else "") or self.kept.fault
 
     @property
     def verdict(self) -> str:
-        """A few words on how it went."""
+        """The outcome in a few words."""
         if self.fault:
             return f"not graded: {self.fault}"
         if self.kept.malformed or self.kept.result is None:
@@ -70,32 +70,32 @@ class SubmissionOutcome:
 
 
 def has_right_weights(result: Result) -> bool:
-    """True when every training that exchanged gradients ended in the weights of one process."""
+    """Whether every training that exchanged gradients ended with the same weights as training on one process."""
     errors = [one.weights_error for one in result.timings if one.is_synchronised]
     return bool(errors) and all(error is not None and error <= TOLERANCE for error in errors)
 
 
 def point_of(result: Result, world_size: int, scaling: Literal["strong", "weak"] = "strong") -> Point | None:
-    """The point of a number of ranks: the real one if there is one, otherwise the emulated one."""
+    """The measured point for a number of ranks if there is one, otherwise the emulated point."""
     found = {one.kind: one for one in result.points if (one.scaling, one.world_size) == (scaling, world_size)}
     return found.get("real") or found.get("emulated")
 
 
 @dataclass(frozen=True)
 class HandedIn(Lab):
-    """An assignment whose submissions lie in another folder than the course's: STUDENT, or STUDENT/ASSIGNMENT."""
+    """An assignment with submissions in a folder outside the course, laid out as STUDENT or STUDENT/ASSIGNMENT."""
 
     submissions: Path = Path()
     kept_in: Path = Path()
 
     def submitted_file(self, student: str) -> Path:
-        """The file that a student handed in, like `Lab.submitted_file`."""
+        """The file that a student submitted, like `Lab.submitted_file`."""
         folder = self.submissions / student
         folder = folder / self.name if (folder / self.name).is_dir() else folder
         return folder / f"{notebook_of(self.name)}.ipynb"
 
     def named(self, students: Sequence[str]) -> list[str]:
-        """These students, or everybody who handed something in; raises like `Lab.named`."""
+        """These students, or everybody who submitted; raises like `Lab.named`."""
         self.refuse_missing()
         if not self.submissions.is_dir():
             raise ValueError(f"There is no folder {self.submissions} with a folder for each student in it.")
@@ -169,7 +169,7 @@ class Batch:
         if kept.result:
             write_whole(path, kept.result.model_dump_json(indent=1))
         else:
-            path.unlink(missing_ok=True)  # that of a program that they handed in before
+            path.unlink(missing_ok=True)  # the result of a program submitted earlier
         write_whole(self._folder(student) / "measured.json", kept.model_dump_json())
 
     def _job(self, source: str) -> Measurement:
@@ -191,7 +191,7 @@ class Batch:
         return found if found.fingerprint == self._fingerprint(student) else None
 
     def _fingerprint(self, student: str) -> str:
-        """A hash of the program, of how it is measured, and of the code that measures."""
+        """A hash of the program, the settings of the measurement, and the measuring code."""
         try:
             source = submitted_files.read_program(self.lab.submitted_file(student).with_name(PROGRAM))
         except (Malformed, OSError) as reason:  # measuring it reports the reason
@@ -217,12 +217,12 @@ def run_batch(
         except BaseException:
             for one in asked:
                 one.cancel()
-            engine.abort()  # otherwise this would wait for what still runs
+            engine.abort()  # otherwise this would wait for running tasks
             raise
 
 
 def read_batch(folder: Path) -> dict[str, Result]:
-    """The results in a batch's folder, by student; half-written and other files are ignored."""
+    """The results in a batch's folder, by student; incomplete and unrelated files are ignored."""
     found = {}
     for path in sorted(folder.glob("*/result.json")):
         try:

@@ -1,4 +1,4 @@
-"""`autograder bench`: a class's programs or one's own, measured; the page about a class; the schema of a result."""
+"""`autograder bench`: measure a class's programs or your own, write the page about a class, print the schema."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autograder.judging.judge.measuring import Settings
     from worldsize.bench import Result
 
-OUT = Path("build", "bench")  # below the course's folder
+OUT = Path("build", "bench")  # relative to the course's folder
 _INTERRUPTED = 130
 
 
@@ -183,7 +183,7 @@ def table_of(outcomes: Sequence[SubmissionOutcome], world_sizes: Sequence[int]) 
 
 
 def _cells(result: Result | None, several: Sequence[int]) -> list[str]:
-    """Samples per second of one rank, and efficiencies; all empty where the weights were wrong."""
+    """Samples per second of one rank, and efficiencies; all empty if the weights were wrong."""
     from autograder.bench.batch import has_right_weights, point_of
 
     if result is None or not has_right_weights(result):
@@ -248,7 +248,7 @@ def _show(result: Result) -> None:
 
 
 def _warn_if_busy(settings: Settings) -> None:
-    """Warn when other work keeps so much of this machine busy that what is timed now would not be shown."""
+    """Warn if this machine is so busy with other work that timings taken now would be left out of the page."""
     from worldsize.bench import machine
 
     busy, num_cores = machine.busy_cores(), machine.num_cores()
@@ -262,7 +262,7 @@ def _warn_if_busy(settings: Settings) -> None:
 
 
 def _name_disturbed(results: Mapping[str, Result], name: str, places: Mapping[str, Path | None]) -> None:
-    """Name the submissions that have to be measured again, with the command that does so."""
+    """Print which submissions must be measured again, and the command for it."""
     from autograder.bench.leaderboard import to_measure_again
 
     if not (students := to_measure_again(results)):
@@ -326,7 +326,7 @@ def _outcomes(class_: Batch, names: Sequence[str], place: Any, again: bool, on_p
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    """The numbers of ranks in a text such as 1,2,4. Raises: ValueError."""
+    """Parse numbers of ranks such as 1,2,4. Raises: ValueError."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdigit() and int(word) for word in words):
         raise ValueError(f"--world-sizes takes whole numbers separated by commas, such as 1,2,4; got {text!r}.")
@@ -340,7 +340,7 @@ def _bar() -> Progress:
 
 @contextmanager
 def _progress(num_students: int) -> Iterator[tuple[Any, Any]]:
-    """Show a bar for the class and a line for each submission under way; yield the functions that update them."""
+    """Show a bar for the class and a line for each running submission; yield the functions that update them."""
     with _bar() as bar:
         whole = bar.add_task("submissions", total=num_students)
         lines: dict[str, Any] = {}

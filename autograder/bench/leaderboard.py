@@ -1,4 +1,4 @@
-"""The page of a class's results: who is fastest, how much that varied, and on which machine; one file."""
+"""The page of a class's results, in one file: who is fastest, how much timings varied, and on which machine."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class LeaderboardRow:
 
 @dataclass(frozen=True)
 class Board:
-    """Results that can be compared: they are of one machine and one task. `columns` are (ranks, kind)."""
+    """Comparable results, measured on the same machine with the same task; `columns` are (ranks, kind)."""
 
     machine: Machine
-    result: Result  # any of them: the task and the cluster are the same in all
+    result: Result  # an arbitrary one: task and cluster are the same in all
     columns: list[tuple[int, str]]
     rows: list[LeaderboardRow]
     measured: str
 
 
 def page(results: Mapping[str, Result], has_names: bool) -> tuple[str, int]:
-    """The page as HTML, and how many results are on it: those with the right weights, measured on an idle machine."""
+    """The page as HTML, and the number of results on it: with the right weights and measured on an idle machine."""
     right = {student: result for student, result in results.items() if has_right_weights(result)}
     disturbed = to_measure_again(right)
     shown = {student: result for student, result in right.items() if student not in disturbed}
@@ -48,12 +48,12 @@ def page(results: Mapping[str, Result], has_names: bool) -> tuple[str, int]:
 
 
 def to_measure_again(results: Mapping[str, Result]) -> list[str]:
-    """The students whose programs are right and were timed on a busy machine."""
+    """The students whose programs are right but were timed on a busy machine."""
     return [student for student, result in results.items() if result.is_disturbed and has_right_weights(result)]
 
 
 def _comparable(results: Mapping[str, Result]) -> list[dict[str, Result]]:
-    """The results grouped by what they were measured on, the largest group first."""
+    """The results grouped by task and machine, the largest group first."""
     groups: dict[str, dict[str, Result]] = {}
     for student, result in results.items():
         varies = {"clock_mhz", "gpu_clocks_mhz", "matrix_flops_per_s"}

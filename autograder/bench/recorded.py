@@ -1,4 +1,4 @@
-"""What a machine with GPUs gave, as data: the files of docs/measured, which `make gpu` writes and the site shows."""
+"""Results recorded on machines with GPUs: the files of docs/measured, which `make gpu` writes and the site shows."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class RecordTable(_RecordModel):
 class RecordPart(_RecordModel):
     """One part of a record: whether it ran to its end, and what it measured."""
 
-    name: str  # of a week or a lab, or what is measured
+    name: str  # a week, a lab, or the quantity measured
     outcome: Literal["passed", "failed", "skipped"]
-    why: str = ""  # it failed or was skipped
+    why: str = ""  # why it failed or was skipped
     took_s: float
     tables: list[RecordTable] = []
     data: dict[str, Any] = {}
@@ -67,7 +67,7 @@ class Record(_RecordModel):
 
 
 def write(record: Record, folder: Path) -> Path:
-    """The file of a record, after writing it."""
+    """Write a record, and return its file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / record.file_name
     path.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -75,10 +75,10 @@ def write(record: Record, folder: Path) -> Path:
 
 
 def read_all(root: Path) -> list[Record]:
-    """The records of a course, the newest first.
+    """Read the records of a course, the newest first.
 
     Raises:
-        ValueError: a file is no record, or what ran on processor cores stands among the GPUs' records.
+        ValueError: a file is not a record, or was recorded on CPU cores.
     """
     found = []
     for path in sorted((root / FOLDER).glob("*.json")):

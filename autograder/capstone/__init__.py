@@ -1,1 +1,1 @@
-"""The capstone for instructors: the judge's cost of a step, and the commands that check and run designs."""
+"""The capstone for instructors: the judge's cost model of a step, and the commands that check and run designs."""

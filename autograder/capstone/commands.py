@@ -1,4 +1,4 @@
-"""`autograder capstone`: check a design, run it by the judge's cost of a step, and compare a class's designs."""
+"""`autograder capstone`: check a design, simulate it with the judge's cost model, and compare a class's designs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A judge's cost of a plan: the seconds of a step by kernels, collectives and the pipeline's bubble.
+"""The judge's cost model of a plan: the seconds of a step in kernels, collectives and the pipeline's bubble.
 
-Work is priced by `worldsize.operators`, messages by `worldsize.pricing`. Tensor and context parallelism wait for every
-collective, and stages for every message between them; gradients are summed, and weights gathered, beside the work of
-the micro-batches that allow it. No constant is fitted.
+`worldsize.operators` prices work and `worldsize.pricing` messages. Tensor and context parallelism wait for every
+collective, and stages for every message between them; summing gradients and gathering weights overlaps with the work of
+micro-batches where the schedule allows it. No constant is fitted.
 
 Sources: Narayanan et al. 2021, arXiv 2104.04473, equation 1 and section 2.2; Korthikanti et al. 2022, arXiv 2205.05198,
 section 4 (sequence parallelism); Llama Team 2024, arXiv 2407.21783, section 3.3.2 (keys and values gathered over cp).
@@ -22,17 +22,18 @@ from worldsize.planning.memory_estimate import num_in_flight
 from worldsize.planning.search import Cost
 from worldsize.pricing import price
 
-_BYTES = 2  # of a number in bfloat16 or float16
-_UPDATE_BYTES = 2 * 12 + _BYTES  # a parameter's state read and written, its weight written; its gradient comes besides
+_BYTES = 2  # bytes of a number in bfloat16 or float16
+# the state of a parameter is read and written, its weight written; its gradient is added separately
+_UPDATE_BYTES = 2 * 12 + _BYTES
 
 
 @dataclass(frozen=True)
 class Pass:
-    """The seconds of a layer's forward and backward for a micro-batch, and of its collectives."""
+    """The seconds of a layer's forward and backward pass for a micro-batch, and of its collectives."""
 
     forward_s: float
     backward_s: float
-    again_s: float  # what is recomputed
+    again_s: float  # recomputation
     tp_s: float
     cp_s: float
     first_s: float  # the forward with its collectives
@@ -52,10 +53,10 @@ class StepTimes:
         self._layer = cache(self._priced_layer)
 
     def __call__(self, plan: Plan) -> dict[str, float]:
-        """The seconds by what takes them; their sum is the step's."""
+        """The seconds of each part of a step, by name; they add up to the step."""
         layer = self._layer(plan.tp, plan.cp, plan.micro_batch, plan.length, plan.recompute)
         layers, num_micro = plan.num_stage_layers, plan.num_micro_batches
-        head = self._head_s(plan) / (layer.work_s + layer.tp_s + layer.cp_s)  # in layers
+        head = self._head_s(plan) / (layer.work_s + layer.tp_s + layer.cp_s)  # in units of one layer's time
         most = max(layers[0], layers[min(1, plan.pp - 1)], layers[-1] + head)
         work_s, tp_s, cp_s = (most * seconds for seconds in (layer.work_s, layer.tp_s, layer.cp_s))
         micro_s = work_s + tp_s + cp_s
@@ -128,14 +129,14 @@ class StepTimes:
         return 3 * self._product_s(num_tokens, self.model.width, share) + time_s(loss, self.gpu)
 
     def _stages_s(self, plan: Plan) -> float:
-        """The seconds in which a stage waits for messages of its neighbours, one each way for each chunk."""
+        """The seconds that a stage waits for messages from its neighbours, one in each direction per chunk."""
         if plan.pp == 1:
             return 0.0
         size_bytes = _BYTES * plan.num_micro_batch_tokens * self.model.width / plan.tp
         return 2 * plan.num_micro_batches * plan.num_chunks * self._price_s("send", size_bytes, plan.pp_ranks[:2])
 
     def _sharing_s(self, plan: Plan, layer: Pass, micro_s: float) -> float:
-        """The seconds of gradients and gathered weights that no work hides."""
+        """The seconds of summing gradients and gathering weights that are not hidden behind work."""
         if plan.num_shards == 1:
             return 0.0
         num_layers, num_micro, ranks = max(plan.num_stage_layers), plan.num_micro_batches, plan.shard_ranks
@@ -161,7 +162,7 @@ class StepTimes:
 
 
 def cost_of(design: Design) -> Cost:
-    """The judge's cost of a design's step, under its own plan or on another cluster."""
+    """The judge's cost of a design's step, callable with its own plan or with a plan on a different cluster."""
     gradient_bytes = 4 if design.software.gradients == "float32" else _BYTES
 
     def step_s(plan: Plan) -> dict[str, float]:
@@ -176,9 +177,9 @@ def _step_times(model: Shape, cluster: Cluster, gradient_bytes: int, overlaps: b
 
 
 def megatron_2021_bytes(plan: Plan) -> float:
-    """What Narayanan et al. 2021 held on a GPU of the first stage: 18 bytes a parameter, inputs of layers whole.
+    """The bytes on a GPU of the first stage in Narayanan et al. 2021: 18 per parameter, and the inputs of layers.
 
-    Gradients were summed in float32, and tensors between tensor-parallel products were on every rank of a group.
+    Gradients were summed in float32; tensors between tensor-parallel products were whole on every rank of a group.
     """
     model, num_tokens = plan.model, plan.num_micro_batch_tokens
     num_inputs = plan.num_stage_layers[0] * num_in_flight(plan, 0)
@@ -187,5 +188,5 @@ def megatron_2021_bytes(plan: Plan) -> float:
 
 
 def _exposed_s(total_s: float, work_s: float, num_parts: int) -> float:
-    """What is left of communication in parts beside work: the first or last part, and all that is longer."""
+    """The seconds of communication in parts that overlap leaves exposed: one part, plus all that outlasts the work."""
     return max(total_s - work_s, 0.0) + min(total_s, work_s) / num_parts

@@ -1,4 +1,4 @@
-"""Key of a quiz, stored in a file: every student's questions and seeds, so that forms can be drawn again to be marked."""
+"""Key of a quiz, stored in a file: every student's questions and seeds, so that the forms can be drawn again."""
 
 from __future__ import annotations
 
