@@ -1,4 +1,4 @@
-"""The main job from end to end, as an instructor would do it: a week executed, a class graded, one page about both."""
+"""An instructor's main task from end to end: execute a week, grade a class, write one page about both."""
 
 from autograder.demo.run import demo
 from autograder.demo.steps import StepFailed

@@ -1,4 +1,4 @@
-"""What a newcomer sees first: a few cells, each under its text, and a cheat with what the judge answered to it."""
+"""First look for a newcomer: a few cells, each below its text, and cheating submissions with the judge's answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPT = Path("solutions", "first_look.py")
 
 @dataclass(frozen=True)
 class Look:
-    """One thing to see, as HTML: what it is, and what its cell gave; and the cell itself."""
+    """One item of the first look: its text and its cell's output as HTML, and the cell itself."""
 
     text: str
     output: str
@@ -27,7 +27,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Cheat:
-    """A cheating submission: what it tries, the check that found it, and the score."""
+    """A cheating submission: what it tries, the check that caught it, and the score."""
 
     about: str
     promise: str
@@ -36,7 +36,7 @@ class Cheat:
 
 
 def looks(notebook: NotebookNode) -> list[Look]:
-    """The things to see in an executed notebook: each is a cell of text and the cell of code below it."""
+    """The items of an executed notebook: each is a text cell and the code cell below it."""
     cells = notebook.cells
     pairs = itertools.pairwise(cells)
     return [
@@ -50,10 +50,10 @@ def cheat(answer: KnownAnswer, check: str, report: Report) -> Cheat:
     """A known cheating answer, with what its report says of one check."""
     found = next(one for one in report.checks if one.name == check)
     score = f"{report.score:g} of {report.max_score:g} points"
-    return Cheat(answer.about, found.promise, found.message, score)
+    return Cheat(answer.about, result.promise, result.message, score)
 
 
 def _shown(cell: NotebookNode) -> str:
-    """The HTML of what a cell displayed."""
+    """The output of a cell as HTML."""
     outputs: Sequence[NotebookNode] = cell.outputs
     return "\n".join(output.data["text/html"] for output in outputs if "text/html" in output.get("data", {}))

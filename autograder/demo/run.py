@@ -1,4 +1,4 @@
-"""The demo as a whole: what a newcomer sees first, a week executed, a class graded, and one page about all of it."""
+"""Running the whole demo: the first look, a week executed, a class graded, and one page about all of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NBGRADER = {
 
 @dataclass(frozen=True)
 class ScoreLine:
-    """One line of the score table: points as far as graded, and the student's page, relative to the demo's folder."""
+    """A row of the score table: the points graded so far, and the student's page, relative to the demo's folder."""
 
     student: str
     about: str
@@ -48,9 +48,9 @@ class ScoreLine:
 
 
 def demo(root: Path, week: str | None, lab: str | None, console: Console) -> Path:
-    """The page that shows the first look, a week executed and a lab's sample class graded, below `build/demo`.
+    """Run the demo below `build/demo`: execute the first look and a week, grade a lab's sample class; return the page.
 
-    By default it is the first week, and the first lab that has a sample class.
+    By default, use the first week and the first lab with a sample class.
 
     Raises:
         StepFailed: one of the commands behind it failed.
@@ -83,7 +83,7 @@ def demo(root: Path, week: str | None, lab: str | None, console: Console) -> Pat
 
 
 def table(submissions: Sequence[ScoreLine]) -> Table:
-    """The score table as the terminal shows it."""
+    """The score table for the terminal."""
     shown = Table("student", "handed in", "points", "verdict", title="Scores")
     for one in submissions:
         shown.add_row(one.student, one.about, f"{one.score:g} of {one.max_score:g}", one.verdict)
@@ -91,7 +91,7 @@ def table(submissions: Sequence[ScoreLine]) -> Table:
 
 
 def _first_look(root: Path, folder: Path) -> Path:
-    """The notebook of the first look, written into a folder."""
+    """Write the notebook of the first look into a folder."""
     path = folder / "first_look.ipynb"
     path.parent.mkdir(parents=True)
     path.write_text(render(notebook(parse(root / SCRIPT), graded=False)), encoding="utf-8")
@@ -99,7 +99,7 @@ def _first_look(root: Path, folder: Path) -> Path:
 
 
 def _execute(source: Path, executed: Path, log: Path) -> NotebookNode:
-    """A notebook after papermill ran it, in the folder of the result."""
+    """Execute a notebook with papermill in the folder of the result, and return it."""
     executed.parent.mkdir(parents=True, exist_ok=True)
     with progress(source, executed):
         run([program("papermill"), str(source), str(executed)], executed.parent, log)
@@ -107,7 +107,7 @@ def _execute(source: Path, executed: Path, log: Path) -> NotebookNode:
 
 
 def _write_page(executed: NotebookNode, to: Path) -> None:
-    """Write a lesson as it ran, with formulas that need no script."""
+    """Write the page of an executed lesson, with formulas that need no script."""
     exporter = OfflineHTMLExporter()
     exporter.register_preprocessor(FormulasToMathML)
     html, _ = exporter.from_notebook_node(deepcopy(executed), {"metadata": {"name": to.stem}})
@@ -115,7 +115,7 @@ def _write_page(executed: NotebookNode, to: Path) -> None:
 
 
 def _hand_in(root: Path, lab: str, course: Path) -> list[dict[str, Any]]:
-    """The sample class, a mapping for each student; what they handed in lies below `course/submitted`."""
+    """Write the submissions of the sample class below `course/submitted`; return a mapping for each student."""
     folder = root / "solutions" / lab
     shutil.copytree(folder, course / "solutions" / lab)
     shutil.copy(root / "nbgrader_config.py", course)
@@ -133,7 +133,7 @@ def _hand_in(root: Path, lab: str, course: Path) -> list[dict[str, Any]]:
 
 
 def _cheats(root: Path, lab: str, course: Path, students: Sequence[Mapping[str, Any]]) -> list[Cheat]:
-    """What the judge answered to each student whose cheat the class shows, by the check that it names."""
+    """The cheats of the sample class, each with the result of the check that the class names for it."""
     return [
         cheat(read_answer(root / "solutions" / lab, one["answer"]), one["shown_check"], report)
         for one in students
@@ -154,7 +154,7 @@ def _submission(course: Path, lab: str, student: str, about: str) -> ScoreLine:
     verdict = _verdict(graded.metadata[RECORD])
     if row["status"] == State.BY_HAND.exported:
         verdict += "; an answer in words still needs manual grading"
-    # the final score is empty until somebody has graded by hand
+    # the final score stays empty until the hand grading is done
     return ScoreLine(student, about, float(row["raw_score"]), float(row["max_score"]), verdict, feedback)
 
 

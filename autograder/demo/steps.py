@@ -1,4 +1,4 @@
-"""The steps of the demo: commands run into logs, and what the terminal says of them meanwhile."""
+"""Steps of the demo: running commands with their output in logs, and showing progress on the terminal."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _RESULT = re.compile(r"\] (\w+: (?:[\d.]+ of [\d.]+ points|malformed submission)
 
 
 class StepFailed(RuntimeError):
-    """A step of the demo ended badly; the text holds its last lines and where its log is."""
+    """A step of the demo failed; the text holds the last lines of its output and the path of its log."""
 
 
 @contextmanager
 def progress(source: Path, executed: Path) -> Iterator[None]:
-    """A bar that follows the executed notebook, which papermill saves after every cell."""
+    """Show a bar that follows the executed notebook, which papermill saves after every cell."""
     num_cells = len(nbformat.read(source, as_version=4).cells)
     ended = threading.Event()
 
@@ -35,7 +35,7 @@ def progress(source: Path, executed: Path) -> Iterator[None]:
             is_last = False
             while not is_last:
                 is_last = ended.wait(0.5)
-                with suppress(OSError):  # it is not there yet
+                with suppress(OSError):  # it does not exist yet
                     bar.update(task, completed=executed.read_text(encoding="utf-8").count('"status": "completed"'))
 
     follower = threading.Thread(target=follow)
@@ -55,7 +55,7 @@ class DemoSteps:
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """Announce a step, and say when it is done."""
+        """Announce a step, and report when it is done."""
         self._number += 1
         self._console.print(f"[bold]{self._number} of {self._num_steps}: {what}[/]")
         start_s = time.monotonic()
@@ -68,7 +68,7 @@ def program(name: str) -> str:
 
 
 def run(command: list[str], cwd: Path, log: Path) -> None:
-    """Run a command into a log; also show each submission's result, as soon as it is known."""
+    """Run a command with its output in a log, and show each submission's result as soon as it is known."""
     log.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     process = subprocess.Popen(

@@ -1,1 +1,1 @@
-"""What a student reads about a submission."""
+"""Feedback on a submission for the student."""

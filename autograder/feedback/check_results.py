@@ -1,4 +1,4 @@
-"""What a student reads about each check: what it promises, how it ended, and what to do; never a hidden input."""
+"""HTML about each check for the student: its promise, its outcome, and what to do; never a hidden input."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from markupsafe import Markup
 from autograder.files import templates
 from autograder.judging.report import CheckResult, Outcome, format_points
 
-# the mark says it without colour
+# signs that are legible without colour
 _OPEN = (Outcome.SKIPPED, Outcome.FAULT, Outcome.NO_ANSWER, Outcome.NOT_WRITTEN, Outcome.BY_HAND)
 _MARKS = {Outcome.PASSED: ("✓", "good"), **dict.fromkeys(_OPEN, ("–", "open"))}
 _OTHER_MARKS = {True: ("◐", "part"), False: ("✗", "bad")}
-# blue, vermilion and grey differ in every kind of colour vision, and stand out from white and from black
+# blue, vermilion and grey are distinct for every kind of colour vision, on white and on black
 CSS = """\
 .checks { list-style: none; margin: 0; padding: 0; }
 .checks li { margin: .5em 0; padding: .3em .8em; border-left: 5px solid #D55E00; }
@@ -26,12 +26,12 @@ CSS = """\
 
 
 def mark(check: CheckResult) -> tuple[str, str]:
-    """A sign that says how a check ended, and the name of its style."""
+    """A sign for the outcome of a check, and the name of its style."""
     return _MARKS.get(check.outcome) or _OTHER_MARKS[0 < check.earned < check.points]
 
 
 def of_checks(results: Sequence[CheckResult], cell: str) -> str:
-    """The HTML that explains the checks of one grade cell; the n-th one's id is the cell's with `-n`."""
+    """The HTML that explains the checks of one grade cell; the id of the n-th is the cell's id with `-n` appended."""
     return _environment.get_template("checks.html.j2").render(
         checks=results,
         cell=cell,
@@ -39,20 +39,20 @@ def of_checks(results: Sequence[CheckResult], cell: str) -> str:
 
 
 def of_malformed(reason: str) -> str:
-    """The HTML that stands in every grade cell of a file that could not be read."""
+    """The HTML for every grade cell of a file that could not be read."""
     template = "<p><strong>Malformed submission, 0 points.</strong> {{ reason }}</p>"
     return _environment.from_string(template).render(reason=reason)
 
 
 def explained(markdown: str) -> Markup:
-    """Markdown of a quiz's bank as HTML, with formulas that need no script."""
+    """Markdown of the question bank as HTML, with formulas that need no script."""
     from autograder.markdown import bank_text  # only a quiz needs it
 
     return Markup(bank_text.html(markdown))
 
 
 def styled(html: str) -> str:
-    """The HTML of checks for a page that does not have their styles, such as the formgrader's."""
+    """The HTML of checks together with their styles, for pages that lack these, such as the formgrader's."""
     return f'<style>{CSS}</style>\n<div style="font-family: system-ui, sans-serif; max-width: 52em">\n{html}\n</div>'
 
 

@@ -1,7 +1,7 @@
-"""The page of feedback that a student gets: the score, what to do next, every check, then the student's own cells.
+"""The feedback page of a student: the score, what to do next, every check, then the student's own cells.
 
-It loads nothing, runs nothing, and reads without colour. What is on it comes from the gradebook and from the judge's
-record in the graded notebook; outputs of cells are never shown. The template escapes whatever is not marked as clean.
+It is self-contained, runs no script, and is legible without colour. Its contents come from the gradebook and from the
+judge's record in the graded notebook; outputs of cells are never shown. The template escapes all text except `Markup`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from autograder.tables.teams import teams
 from worldsize.pages import OfflineHTMLExporter
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
-_STYLES = ("xcode", "github-dark")  # of code on light and on dark
+_STYLES = ("xcode", "github-dark")  # Pygments styles of code for light and dark pages
 _HEADING = re.compile(r"<(/?)h([1-6])\b")
 
 
 class GradesReader(GetGrades):
     """nbgrader's own reader of grades, which also records whose points they are, what is by hand, and what is to come.
 
-    Points that were given for an earlier answer do not count until somebody has read the new one.
+    Points that were given for an earlier answer do not count until the new one has been read.
     """
 
     def preprocess(self, nb: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
@@ -68,7 +68,7 @@ class GradesReader(GetGrades):
 
 @dataclass(frozen=True)
 class Graded:
-    """One cell that has points: what it earned, who gave that, and the checks behind it."""
+    """A cell with points: the points it earned, who gave them, and the checks behind them."""
 
     id: str
     earned: float
@@ -76,7 +76,7 @@ class Graded:
     extra_credit: float
     is_by_hand: bool
     is_waiting: bool
-    is_unanswered: bool  # a text that the student left as it was, which nobody has to read
+    is_unanswered: bool  # a text that the student did not change, which needs no grading by hand
     checks: Sequence[CheckResult]
 
     @classmethod
@@ -103,7 +103,7 @@ class Graded:
 
 @dataclass(frozen=True)
 class Summary:
-    """The head of a page."""
+    """The summary at the top of a page."""
 
     cells: Sequence[Graded]
     report: Report | None
@@ -111,7 +111,7 @@ class Summary:
 
     @classmethod
     def of(cls, notebook: NotebookNode) -> Summary:
-        """The summary of a graded notebook, without its report where that is not one of ours."""
+        """The summary of a graded notebook, without its report if the judge did not write it."""
         record = notebook.metadata.get(RECORD, {})
         malformed = record.get("malformed")
         try:
@@ -122,11 +122,11 @@ class Summary:
         return cls([Graded.of(cell, report) for cell in graded], report, str(malformed or ""))
 
     def has(self, name: str) -> bool:
-        """True where the page has the points of a cell of this name."""
+        """Whether the page has points for a cell of this name."""
         return not self.malformed and any(cell.id == name for cell in self.cells)
 
     def of_cell(self, cell: NotebookNode) -> Graded | None:
-        """What is behind the points of a cell; None for a cell without points."""
+        """The results for a cell; None for a cell without points."""
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
         return next((one for one in self.cells if one.id == name), None)
 
@@ -142,23 +142,23 @@ class Summary:
 
     @property
     def num_waiting(self) -> int:
-        """How many cells nobody has read yet."""
+        """The number of cells that still have to be graded by hand."""
         return sum(cell.is_waiting for cell in self.cells)
 
     @property
     def short_by_hand(self) -> list[Graded]:
-        """The cells to which a person gave less than all of their points."""
+        """The cells that were graded by hand with less than full points."""
         given = (one for one in self.cells if one.is_by_hand and not one.is_waiting and not one.is_unanswered)
         return [one for one in given if one.earned < one.possible]
 
     @property
     def unanswered(self) -> list[Graded]:
-        """The texts that the student left as they were."""
+        """The text cells that the student did not change."""
         return [one for one in self.cells if one.is_unanswered and one.possible]
 
     @property
     def failed(self) -> list[tuple[str, CheckResult]]:
-        """The checks that were tried and earned less than they could, each with its place on the page."""
+        """The checks that ran and earned less than full points, each with its anchor on the page."""
         return [
             (f"{cell.id}-{number}", check)
             for cell in self.cells
@@ -168,13 +168,13 @@ class Summary:
 
     @property
     def first_to_fix(self) -> tuple[str, CheckResult, int] | None:
-        """The first check of the notebook to fix, with its place and how many others wait for it."""
+        """The first check to fix, with its anchor and the number of checks that were skipped because of it."""
         num_waiting = Counter(check.blocked_by for cell in self.cells for check in cell.checks if check.blocked_by)
         return next(((place, check, num_waiting[check.name]) for place, check in self.failed), None)
 
 
 class FeedbackExporter(OfflineHTMLExporter):
-    """The page of a notebook into which nbgrader has put a student's grades."""
+    """Exporter of the feedback page from a notebook with a student's grades."""
 
     @property
     def default_config(self) -> Config:

@@ -1,12 +1,12 @@
-"""Student text on an instructor's screen: Markdown becomes HTML in which nothing can run.
+"""Rendering students' Markdown on an instructor's screen as HTML in which nothing can run.
 
 nbgrader's feedback pages and its formgrader both render Markdown with nbconvert's filter `markdown2html`, which passes
 a student's HTML through. nbgrader_config.py replaces it with `markdown_to_html`, and `clean_html`, which lets raw cells
 pose as parts of the page, with `clean`. The rendered HTML is cleaned rather than the Markdown: this leaves a quote's
 `>`, a formula's `a<b` and code as they are, and a `[link](javascript:...)` is seen.
 
-The time that the renderers take can grow with the square of a cell's length: one cell would occupy them for hours.
-What they are slow at is shown as it was written, and for the same reason only Python is coloured.
+The time of the renderers can grow with the square of a cell's length: a single cell could occupy them for hours. Cells
+that would be slow are shown as plain text, and for the same reason only Python code is coloured.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _REOPENED_WITH_ATTRIBUTES = re.compile(rf"<({_REOPENED})\s[^<>]*>", re.IGNORECAS
 _SHORT = r"""(?:\s{1,9}[\w-]{1,20}=(?:"[^"<>]{0,500}"|'[^'<>]{0,500}')){0,3}\s{0,9}>"""
 _REST = "|".join(sorted(_TAGS - {"a", *_REOPENED.split("|")}))
 _NOT_ALLOWED = re.compile(rf"<(?!/?(?:{_REST})[\s/>]|/?(?:{_REOPENED})>|/a>|a{_SHORT}|!--)", re.IGNORECASE)
-_MAX_TAGS = 20_000  # of one cell; the time to parse nested blocks grows with their square: 1.7 s for so many
+_MAX_TAGS = 20_000  # per cell; parsing nested blocks takes time quadratic in their number: 1.7 s for this many
 # of one cell, five times what the longest of this course has; FormulasToMathML's tags come on top
 _MAX_CHARS = 20_000
 _MATHML = re.compile(r"</?m[a-z]+[^<>]{0,99}>")
-_BLANKS = re.compile(r"\s{300}")  # from each of them the rest is searched for a string or a line's end
-_OPENING = re.compile(r"\\begin\{|\\\\[\[(]")  # for a formula without an end the whole rest of the cell is searched
+_BLANKS = re.compile(r"\s{300}")  # from each of them, the rest is searched for a string or the end of the line
+_OPENING = re.compile(r"\\begin\{|\\\\[\[(]")  # for a formula without an end, the whole rest of the cell is searched
 _CHARACTER = re.compile(r"\\N\{")  # the same for a name without an end
 _MAX_OPENINGS = 100
 _PYTHON = {"python", "python3", "py", "ipython", "ipython3"}
@@ -66,10 +66,10 @@ _BOX = re.compile(r'<input class="task-list-item-checkbox" type="checkbox" disab
 
 
 def install() -> None:
-    """Make the formgrader show submissions with the settings of their course; call this where those are read.
+    """Make the formgrader show submissions with the settings of their course; call this where they are read.
 
-    Otherwise it uses the settings that it found when the server was started, which may be none: a JupyterLab may be
-    opened above several courses.
+    Otherwise it uses the settings that it found when the server started, possibly none: JupyterLab may have been
+    started above several courses.
     """
     # only a server has loaded it, before it reads the settings of any course
     if formgrader := sys.modules.get("nbgrader.server_extensions.formgrader.base"):
@@ -82,21 +82,21 @@ def _exporter(handler: Any) -> HTMLExporter:
 
 @pass_context
 def markdown_to_html(context: Context, source: str) -> str:
-    """The HTML of a Markdown cell, with tables, formulas, code and the cell's own pictures, and nothing that can run.
+    """Render a Markdown cell with tables, formulas, code and attached pictures to HTML in which nothing can run.
 
-    A cell that cannot be rendered, or only slowly, is shown as it was written.
+    A cell that cannot be rendered, or only slowly, is shown as plain text.
     """
     if _is_slow(_MATHML.sub("", source), _OPENING) or source.count("<") > _MAX_TAGS:
         return _as_written(source)
     try:
         html = MarkdownWithMath(renderer=_Renderer.of_cell(context)).render(source)
         return clean(_BOX.sub(lambda box: "☑" if box["checked"] else "☐", html))
-    except Exception:  # a stranger wrote it: a missing attachment or an odd formula must fail neither page
+    except Exception:  # untrusted text: a missing attachment or an odd formula must not break the page
         return _as_written(source)
 
 
 def highlight_code(source: str, language: str | None = None, metadata: Any = None) -> str:
-    """The HTML of Python code in colours, or of the code as it was written where colouring would take long.
+    """Highlight Python code as HTML, or show it without colours if highlighting would take long.
 
     `language` and `metadata` are what nbconvert's filter takes. They are ignored: a student chooses them.
     """
@@ -106,7 +106,7 @@ def highlight_code(source: str, language: str | None = None, metadata: Any = Non
 
 
 class _Renderer(IPythonRenderer):
-    """nbconvert's renderer, with colours for Python only: other lexers have their own ways to take hours."""
+    """nbconvert's renderer, with colours only for Python: the lexers of other languages can also take hours."""
 
     @classmethod
     def of_cell(cls, context: Any) -> _Renderer:
@@ -120,7 +120,7 @@ class _Renderer(IPythonRenderer):
 
 
 def _is_slow(source: str, opening: re.Pattern[str]) -> bool:
-    if len(source) > _MAX_CHARS:  # before anything is searched
+    if len(source) > _MAX_CHARS:  # before any search
         return True
     return bool(_BLANKS.search(source)) or len(opening.findall(source)) > _MAX_OPENINGS
 
@@ -130,7 +130,7 @@ def _as_written(text: str) -> str:
 
 
 def clean(html: str) -> str:
-    """The HTML with only the tags and attributes that text, tables, pictures and formulas need; other tags as text."""
+    """Clean HTML: keep the tags and attributes that text, tables, pictures and formulas need, show others as text."""
     if html.count("<") > _MAX_TAGS:
         return _as_written(html)
     html = _REOPENED_WITH_ATTRIBUTES.sub(r"<\1>", html.encode(errors="replace").decode())  # half a surrogate is invalid
@@ -138,7 +138,7 @@ def clean(html: str) -> str:
 
 
 def _checked(tag: str, name: str, value: str) -> str | None:
-    """The value of an attribute that a tag may have, or None where this value is not allowed."""
+    """The value of an allowed attribute, or None if this value is not allowed."""
     if name == "href":
         allowed = bool(_LINK.fullmatch(value))
     elif name == "src":

@@ -1,4 +1,4 @@
-"""The bank's Markdown as HTML with MathML, and as Typst; gaps become blanks that the format draws."""
+"""Converting the bank's Markdown to HTML with MathML, and to Typst; gaps become blanks that the format draws."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from worldsize.formulas import mathml
 Node = dict[str, Any]
 _MARKDOWN = mistune.create_markdown(renderer="ast", plugins=["math", "table"])
 _GAP = re.compile(r"\[\[[a-z][a-z0-9_]*\]\]")
-_FIRST_BLANK = 0xE000  # of Unicode's private use: a character that no text has and no converter changes
+_FIRST_BLANK = 0xE000  # in Unicode's private use area: not used in texts, not changed by converters
 _BLANK = re.compile(r"[\ue000-\ue0ff]")
 
 
 def html(markdown: str, blank: Callable[[int], str] = str) -> str:
-    """Markdown as HTML; `blank(place)` is the HTML of a gap, counted from 1.
+    """Convert Markdown to HTML; `blank(number)` is the HTML of a gap, counted from 1.
 
     Raises:
-        ValueError: a formula cannot be read, or the text has what a quiz cannot show, such as a linked image.
+        ValueError: a formula cannot be read, or the text has something that a quiz cannot show, such as a linked image.
     """
     return _filled(_html(markdown), blank)
 
 
 def inline_html(markdown: str) -> str:
-    """Markdown of one paragraph as HTML, without the paragraph round it."""
+    """Convert one paragraph of Markdown to HTML, without an enclosing `<p>`."""
     text = _html(markdown)
     is_one = text.startswith("<p>") and text.endswith("</p>") and text.count("<p>") == 1
     return text[3:-4] if is_one else text
 
 
 def typst(markdown: str, blank: Callable[[int], str] = str) -> str:
-    """Markdown as Typst's markup; `blank(place)` is the code of a gap. Raises: ValueError, like `html`."""
+    """Convert Markdown to Typst markup; `blank(number)` is the code of a gap. Raises: ValueError, like `html`."""
     return _filled(_typst(markdown), blank)
 
 
@@ -49,7 +49,7 @@ def _filled(text: str, blank: Callable[[int], str]) -> str:
 def _nodes(markdown: str) -> list[Node]:
     places = iter(range(_FIRST_BLANK, _FIRST_BLANK + 0x100))
     nodes = _MARKDOWN(_GAP.sub(lambda _: chr(next(places)), _BLANK.sub("", markdown)))
-    assert isinstance(nodes, list)  # its renderer makes a list
+    assert isinstance(nodes, list)  # our renderer returns a list
     return nodes
 
 
@@ -84,7 +84,7 @@ def _html_of(node: Node) -> str:
         inner = f"<tr>{inner}</tr>" if kind == "table_head" else inner
         return f"<{_HTML_TAGS[kind]}>{inner}</{_HTML_TAGS[kind]}>"
     match kind:
-        case "text" | "inline_html" | "block_html":  # a bank holds Markdown alone, so that `<b>` is text
+        case "text" | "inline_html" | "block_html":  # banks contain no HTML, so `<b>` is text
             return escape(raw)
         case "softbreak" | "blank_line":
             return "\n"
@@ -93,7 +93,7 @@ def _html_of(node: Node) -> str:
         case "block_text":
             return inner
         case "heading":
-            return f"<p><strong>{inner}</strong></p>"  # the headings of the page are the questions
+            return f"<p><strong>{inner}</strong></p>"  # real headings on the page are for questions
         case "codespan":
             return f"<code>{escape(raw)}</code>"
         case "block_code":
@@ -130,13 +130,13 @@ def _typst_of(node: Node) -> str:
         case "block_quote":
             return f"#quote(block: true)[{inner}]\n\n"
         case "codespan":
-            # raw text would show a blank as a character, so it is cut there
+            # raw text would show a blank as a character, so split it there
             return "".join(part if _BLANK.fullmatch(part) else _raw(part) for part in _cut(raw))
         case "block_code":
             return f"{_raw(raw.rstrip(), block=True)}\n\n"
         case "inline_math" | "block_math":
             is_block = kind == "block_math"
-            latex = quoted(_BLANK.sub("gap", raw.strip()))  # what screen readers get
+            latex = quoted(_BLANK.sub("gap", raw.strip()))  # alternative text for screen readers
             said = f"alt: {latex}, block: {str(is_block).lower()}"
             return f"#math.equation({said}, ${typst_of(raw.strip())}$)" + ("\n\n" if is_block else "")
         case "list":

@@ -1,4 +1,4 @@
-"""LaTeX formulas as Typst's mathematics, by way of MathML."""
+"""Converting LaTeX formulas to Typst's mathematics, via MathML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BRACES = {"⏟": "underbrace", "⏞": "overbrace", "_": "underline", "¯": "ove
 
 @lru_cache(maxsize=4096)
 def typst_of(latex: str) -> str:
-    """A formula as Typst writes it between dollar signs. Raises: ValueError, like `mathml`."""
+    """Convert a formula to Typst, without the dollar signs. Raises: ValueError, like `mathml`."""
     return _of(fromstring(mathml(latex)))
 
 
@@ -65,13 +65,13 @@ def _over_or_under(name: str, node: Element, parts: list[str]) -> str:
 
 
 def _fenced(node: Element, parts: list[str]) -> str:
-    """Parts in a row; grouped by `lr` where a fence at either end stretches."""
+    """Join parts in a row; group them with `lr` if a fence at either end stretches."""
     stretch = [child.get("stretchy") == "true" for child in node]
     return f"lr({_joined(parts)})" if any(stretch[:1] + stretch[-1:]) and len(parts) > 1 else _joined(parts)
 
 
 def _joined(parts: list[str]) -> str:
-    """Parts side by side; without a space beside quoted text, where it would be visible."""
+    """Join parts with spaces, except next to quoted text, where a space would be visible."""
     row = ""
     for part in parts:
         row += ("" if not row or part.startswith('"') or row.endswith('"') else " ") + part

@@ -1,7 +1,7 @@
-"""Markdown with LaTeX as the XHTML that learning platforms take, and XML written by functions.
+"""Converting Markdown with LaTeX to the XHTML that learning platforms accept, and functions that write XML.
 
-Platforms strip what they do not know and QTI refuses it, so only plain elements remain: anything else that looks like
-a tag is shown as written. Most texts of a class's forms are the same, so each is converted once.
+Platforms strip unknown elements and QTI forbids them, so only plain elements remain: anything else that looks like a
+tag is shown as written. Most texts of a class's forms are the same, so each is converted only once.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _KEPT = _BLOCKS | _INLINE | {f"h{level}" for level in range(1, 7)}
 _DROPPED = {"del", "s", "u", "ins", "mark", "font", "center"}  # their content stays
 _VOID = {"br", "hr", "img"}
 _ATTRIBUTES = {"a": ("href",), "img": ("src", "alt")}
-# characters that no text holds stand for what is put in later: a formula or a gap, by number
+# placeholders for a numbered formula or gap, which is inserted later: characters that do not occur in texts
 _FORMULA, _GAP, _END = "\ue000", "\ue001", "\ue002"
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def tag(name: str, /, *children: str, **attributes: Any) -> str:
-    """An XML element; children are XML. A `_` at an attribute's end is dropped, other ones become `:`."""
+    """An XML element; children are XML. A `_` at the end of an attribute is dropped, any other becomes `:`."""
     given = "".join(
         f' {key.rstrip("_").replace("_", ":")}="{words(str(value), quote=True)}"' for key, value in attributes.items()
     )
@@ -35,7 +35,7 @@ def tag(name: str, /, *children: str, **attributes: Any) -> str:
 
 
 def words(text: str, *, quote: bool = False) -> str:
-    """Text as XML; characters that XML cannot hold are left out."""
+    """Escape text for XML; characters that XML does not allow are left out."""
     return escape(_ILLEGAL.sub("", text), quote=quote)
 
 
@@ -51,27 +51,27 @@ def html_with_mathml(markdown: str) -> str:
 
 @lru_cache(maxsize=2048)
 def line(markdown: str) -> str:
-    """Markdown as one line of plain text, for where a platform takes no markup; formulas stay LaTeX."""
+    """Markdown as one line of plain text, for fields without markup; formulas stay LaTeX."""
     text, formulas = _converted(markdown)
     text = unescape(re.sub(r"<[^>]*>", " " if "<br" in text else "", text))
     return " ".join(_with_formulas(text, [latex for latex, _ in formulas]).split())
 
 
 def is_plain(markdown: str) -> bool:
-    """True where `line` loses nothing."""
+    """Whether `line` keeps the whole text."""
     text, formulas = _converted(markdown)
     return not formulas and not re.search("<(?!/?p>)", text) and text.count("<p>") <= 1
 
 
 def mark_gaps(markdown: str, names: list[str]) -> str:
-    """The text with its gaps `[[name]]` marked so that they survive conversion; `put_in` fills them."""
+    """Replace the gaps `[[name]]` with marks that survive conversion; `put_in` fills them."""
     for place, name in enumerate(names):
         markdown = markdown.replace(f"[[{name}]]", f"{_GAP}{place}{_END}")
     return markdown
 
 
 def put_in(text: str, fields: list[str]) -> str:
-    """The converted text with these fields at its marks."""
+    """Insert these fields at the marks of a converted text."""
     return re.sub(f"{_GAP}([0-9]+){_END}", lambda found: fields[int(found[1])], text)
 
 
@@ -90,7 +90,7 @@ def _as_latex(latex: str, is_block: bool) -> str:
 
 
 def _as_mathml(latex: str, is_block: bool) -> str:
-    """The formula as MathML that also carries its LaTeX; as LaTeX where it cannot be converted."""
+    """The formula as MathML with its LaTeX as an annotation; as LaTeX if it cannot be converted."""
     try:
         converted = mathml(latex, "block" if is_block else "inline")
     except ValueError:
@@ -100,7 +100,7 @@ def _as_mathml(latex: str, is_block: bool) -> str:
 
 @lru_cache(maxsize=2048)
 def _converted(markdown: str) -> tuple[str, list[tuple[str, bool]]]:
-    """XHTML with numbered marks for its formulas, and the formulas: their LaTeX, and whether each is a block."""
+    """XHTML with numbered marks for formulas, and for each formula its LaTeX and whether it is a block."""
     markdown_to_html, renderer = _converter()
     renderer.formulas = []
     html = markdown_to_html(_ILLEGAL.sub("", markdown))
@@ -116,7 +116,7 @@ def _converter() -> Any:
     from nbconvert.filters.markdown_mistune import MarkdownWithMath  # takes a second to import
 
     class Renderer(HTMLRenderer):
-        """HTML with marks where formulas are."""
+        """Markdown renderer that puts marks in place of formulas."""
 
         formulas: list[tuple[str, bool]]
 
@@ -141,7 +141,7 @@ def _converter() -> Any:
 
 
 class _Cleaner(HTMLParser):
-    """HTML as well-formed XHTML of the elements that are kept."""
+    """Parser that turns HTML into well-formed XHTML with only the allowed elements."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -149,7 +149,7 @@ class _Cleaner(HTMLParser):
         self._open: list[str] = []
 
     def result(self) -> str:
-        """What was fed, with all elements closed."""
+        """The XHTML of everything fed so far, with all elements closed."""
         return ("".join(self._parts) + "".join(f"</{name}>" for name in reversed(self._open))).strip()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

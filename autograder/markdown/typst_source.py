@@ -1,4 +1,4 @@
-"""Text in Typst's source."""
+"""Escaping text for Typst's source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 
 
 def escaped(text: str) -> str:
-    """Text that Typst shows as it is, in markup and in formulas."""
+    """Escape text so that Typst shows it unchanged, in markup and in formulas."""
     return _PUNCTUATION.sub(r"\\\1", text)
 
 
