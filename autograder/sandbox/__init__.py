@@ -1,6 +1,6 @@
-"""A jail for student code: no network except its own loopback, no files except Python's, and all in it dies with it.
+"""A jail for student code: no network except its own loopback, no files except Python's, no process outlives it.
 
-Where a machine cannot build all of this, it builds what it can; `Tier` says which walls stand.
+A machine that does not support all of this builds the walls that it can; `Tier` says which these are.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _USERS = range(61184, 65520)  # user ids that systemd reserves for dynamic users
 
 @dataclass(frozen=True)
 class Tier:
-    """Which walls stand between student code and this machine; its description is stored with every result.
+    """The walls between student code and this machine; the description of the tier is stored with every result.
 
-    Landlock without namespaces keeps files from being opened and ends all processes of a run, but leaves the network
-    open, the names and sizes of files visible, and the disk free to be filled file by file.
+    Landlock without namespaces prevents code from opening files and ends all processes of a run. It does not block the
+    network, hide names and sizes of files, or limit the total size of files.
     """
 
     namespaces: bool = False
-    user: bool = False  # one of its own
+    user: bool = False  # a user id of its own
     landlock: bool = False
 
     @property
     def is_trusted(self) -> bool:
-        """True when a final grade may rest on it."""
+        """Whether the tier is strong enough for final grades."""
         return self.namespaces
 
     @property
     def is_jail(self) -> bool:
-        """True when there is any wall."""
+        """Whether there is any wall."""
         return self.namespaces or self.landlock
 
     def __str__(self) -> str:
@@ -54,28 +54,28 @@ class Tier:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may use, or each of its processes where the kernel counts per process."""
+    """Limits of one submission, or of each of its processes where the kernel counts per process."""
 
     memory_bytes: int = 4 << 30
     disk_bytes: int = 256 << 20
     cpu_s: int = 120
-    num_processes: int = 224 + 16 * (os.cpu_count() or 1)  # and threads, of which libraries start one per core
+    num_processes: int = 224 + 16 * (os.cpu_count() or 1)  # includes threads, of which libraries start one per core
     is_address_space_limited: bool = True
 
 
 _ADDRESS_SPACE = "is_address_space_limited"
 # CUDA reserves terabytes of address space, and each process on a GPU has a hundred threads or more. The memory that a
-# process fills is still bounded; a GPU's own memory is not
+# process uses is still limited; a GPU's own memory is not
 WITH_GPUS = Limits(memory_bytes=32 << 30, num_processes=8192, is_address_space_limited=False)
 
 
 def limits_with(changes: Mapping[str, int], has_gpus: bool = False) -> Limits:
-    """The usual limits, those of a sandbox with GPUs where it has some, with these changes."""
+    """The default limits, for a sandbox with or without GPUs, with these changes."""
     return replace(WITH_GPUS if has_gpus else Limits(), **changes)
 
 
 def refuse_unknown_limits(changes: Mapping[str, Any], where: str) -> None:
-    """Raise ValueError unless these are changes that `limits_with` can make; `where` they were written.
+    """Raise ValueError unless `limits_with` can apply these changes; messages name `where` they were written.
 
     Raises:
         ValueError: a name is not known, or a value is not a whole number, 1 or more.
@@ -91,12 +91,12 @@ def refuse_unknown_limits(changes: Mapping[str, Any], where: str) -> None:
 
 
 def probe() -> Tier:
-    """The strongest tier that this machine supports, found by building a jail and running Python in it."""
+    """Find the strongest tier that this machine supports by building jails and running Python in them."""
     return _probe()[0]
 
 
 def obstacle() -> str:
-    """Why this machine cannot build a jail of namespaces; empty when it can."""
+    """The reason why this machine cannot build a jail of namespaces; empty if it can."""
     return _probe()[1]
 
 
@@ -108,16 +108,16 @@ def _probe() -> tuple[Tier, str]:
     whole, fence = Tier(namespaces=True, user=is_root, landlock=abi > 0), Tier(user=is_root, landlock=True)
     if not (said := _try(whole)):
         return whole, ""
-    # without Landlock's scopes nothing shows which processes are a jail's, so they cannot be ended
+    # without Landlock's scopes, the processes of a jail cannot be identified, so they cannot be ended
     return (fence if abi >= jail.SCOPED_ABI and not _try(fence) else Tier()), said
 
 
 def _try(tier: Tier) -> str:
-    """Why this machine cannot build such a jail; empty when it can."""
+    """Try to build a jail of this tier; return the reason why it failed, empty if it did not."""
     with tempfile.TemporaryDirectory(prefix="worldsize-jail-") as root:
         try:
             jail_plan = plan(tier, root, Limits())
-        except OSError as error:  # a machine whose system calls are not listed
+        except OSError as error:  # an architecture for which there is no list of system calls
             return str(error)
         command = [sys.executable, "-I", "-S", jail.__file__, json.dumps(jail_plan)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
@@ -127,12 +127,12 @@ def _try(tier: Tier) -> str:
 
 
 class Sandbox:
-    """A forkserver in a jail: ranks forked from it run student code that reaches nothing outside.
+    """A forkserver in a jail: ranks forked from it run student code that cannot reach anything outside.
 
     Modules in `preload`, all of them trusted, are imported once instead of by every rank. Folders in `shown` can be
-    read inside at the same path, and sockets in them connected to; `devices`, from `gpus.devices_of`, can be used.
-    Nothing can be read of `hidden` folders, nor of the course that this process works in, wherever they lie.
-    Where no wall can be built, the ranks run unprotected; the caller decides by `tier` whether that will do.
+    read inside at the same path, and sockets in them can be connected to; `devices`, from `gpus.devices_of`, can be
+    used. `hidden` folders and the course that this process works in cannot be read, wherever they are. If no wall can
+    be built, the ranks run unprotected; the caller must check `tier`.
     """
 
     def __init__(
@@ -155,9 +155,9 @@ class Sandbox:
         self.forkserver = Forkserver(lambda fd: zygote.shared(preload).jail(jail_plan, fd), scratch=scratch)
 
     def sweep(self, kept: str = "") -> None:
-        """Remove the processes and files that runs have left, or close the jail where nothing less removes them.
+        """Remove the processes and files that runs have left, or close the jail if they cannot be removed otherwise.
 
-        What has the name `kept` in /tmp stays, where the jail has namespaces.
+        In a jail with namespaces, the file or folder called `kept` in /tmp stays.
         """
         if not self.forkserver.is_alive or not self.tier.is_jail:
             return
@@ -165,13 +165,13 @@ class Sandbox:
             if self.tier.namespaces:
                 self.forkserver.sweep(kept)
                 return
-        except OSError:  # it has just died, or is kept too busy to answer
+        except OSError:  # it has just died, or is too busy to answer
             pass
         self.close()
 
     def close(self) -> None:
-        """End every process inside, whatever state it is in."""
-        # it runs outside; the jail's first process ends with it, and the rest with that one
+        """End every process inside, whatever its state."""
+        # it runs outside; the jail's first process dies with it, and all others die with the first
         self.forkserver.process.terminate()
         self.forkserver.close()
         if self._root:
@@ -192,7 +192,7 @@ def plan(
     devices: Sequence[str] = (),
     hidden: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What `jail.isolate` builds: below the empty folder `root`, with the walls of the tier."""
+    """The plan from which `jail.isolate` builds a jail, below the empty folder `root`, with the walls of the tier."""
     return {
         "root": root,
         "namespaces": tier.namespaces,

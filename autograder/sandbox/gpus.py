@@ -1,7 +1,7 @@
-"""GPUs as a jail has to show them: device files, the folders of their driver, and what NCCL reads of the machine.
+"""Paths that a jail must show for GPUs: device files, the driver's folders, and the topology files that NCCL reads.
 
-Inside, the device files alone decide which GPUs there are: CUDA finds those that it can open. Only whole
-NVIDIA GPUs are shown, and nothing of one that is partitioned (MIG).
+Only the device files determine which GPUs exist inside: CUDA finds those that it can open. Only whole NVIDIA GPUs are
+shown, not partitions of one (MIG).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LIBRARY = re.compile(r"^\s*libcuda\.so\S* .*=> (/\S+)$", re.MULTILINE)
 
 
 def devices_of(gpus: Sequence[str], dev: str = "/dev", driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
-    """The device files of these GPUs, named as in CUDA_VISIBLE_DEVICES: by number or by UUID; none where none is known.
+    """The device files of these GPUs, named as in CUDA_VISIBLE_DEVICES, by number or UUID; unknown GPUs have none.
 
     Numbers count the GPUs that this process may open, in the order of the PCI bus.
     """
@@ -33,13 +33,13 @@ def devices_of(gpus: Sequence[str], dev: str = "/dev", driver: str = "/proc/driv
 
 
 def folders() -> list[str]:
-    """The folders needed beside the devices: where the driver's libraries are, and how the machine is wired."""
+    """The folders needed in addition to the devices: the driver's libraries, and the machine's topology."""
     found = [os.path.realpath(folder) for folder in (*_driver_folders(), *library_path())]
     return [path for path in dict.fromkeys([*found, *_TOPOLOGY]) if os.path.isdir(path)]
 
 
 def library_path() -> list[str]:
-    """The folders in LD_LIBRARY_PATH that hold the driver's library, where the loader does not look by itself."""
+    """The folders in LD_LIBRARY_PATH with the driver's library, where the loader does not find it otherwise."""
     named = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     return [folder for folder in named if os.path.isabs(folder) and any(Path(folder).glob("libcuda.so*"))]
 

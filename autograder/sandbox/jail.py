@@ -1,7 +1,7 @@
-"""A jail around the calling process: namespaces of its own, a root without the course, no rights, Landlock.
+"""Building a jail around the calling process: its own namespaces, a root without the course, no rights, Landlock.
 
-Where namespaces cannot be made, Landlock alone is the fence. Then files outside cannot be opened, but their names and
-sizes can be seen; the network and the list of users are the machine's; the total size of all files is not bounded.
+Without namespaces, Landlock is the only fence. Files outside cannot be opened then, but their names and sizes can be
+seen; network and users are the machine's; the total size of files is not limited.
 
 Imports only the standard library. `python -I -S jail.py PLAN [PROGRAM ...]` builds one, to see whether this machine
 can, and runs a program inside; the plan is JSON, made by `autograder.sandbox.plan`.
@@ -33,11 +33,11 @@ PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 LANDLOCK_CREATE_RULESET_VERSION, LANDLOCK_RULE_PATH_BENEATH = 1, 1
 LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, LANDLOCK_SCOPE_SIGNAL = 1, 2
-SCOPED_ABI = 6  # the first Landlock that can keep signals inside a jail
+SCOPED_ABI = 6  # the first version of Landlock that can keep signals inside a jail
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
-UNTOUCHED_BYTES = 4 << 30  # address space that threads and libraries reserve and never fill
+UNTOUCHED_BYTES = 4 << 30  # address space that threads and libraries reserve but do not use
 HOME = "/tmp/home"
 _INSIDE = "/inside"  # below the root of the mounts: a process in a chroot can make no user namespace, hence no mount
 _SYSCALLS = {
@@ -58,7 +58,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def isolate(plan: dict[str, Any]) -> int:
-    """Fork, and return 0 in the jail's first process, which dies with its parent, and its number in the parent.
+    """Fork; return 0 in the jail's first process, which dies with its parent, and its process id in the parent.
 
     The parent must then call `wait_for_end`.
 
@@ -72,12 +72,12 @@ def isolate(plan: dict[str, Any]) -> int:
     pid = os.fork()
     if pid == 0:
         (_enter_jail if plan["namespaces"] else _enter_fence)(plan)
-        _die_with_parent()  # only now: the kernel forgets it when the user changes
+        _die_with_parent()  # only now, because the kernel resets it when the user changes
     return pid
 
 
 def wait_for_end(first: int, plan: dict[str, Any]) -> int:
-    """The exit code of a jail's first process, once it has ended and nothing else of the jail runs.
+    """Wait until a jail's first process and all others have ended, and return the exit code of the first.
 
     Without namespaces, a SIGTERM to the process that waits here ends the jail; with them, so does a SIGKILL.
     """
@@ -85,13 +85,13 @@ def wait_for_end(first: int, plan: dict[str, Any]) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
     signal.signal(signal.SIGTERM, lambda *_: _kill(first))
     _die_with_parent(signal.SIGTERM)
-    status = os.waitpid(first, os.WUNTRACED)[1]  # code inside that stops it is trying to outlive it
+    status = os.waitpid(first, os.WUNTRACED)[1]  # if code inside stops it, that code is trying to outlive it
     _end_all_inside()
     return -os.WSTOPSIG(status) if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
 
 
 def landlock_abi() -> int:
-    """The version of this kernel's Landlock; 0 when it has none."""
+    """The version of this kernel's Landlock; 0 if it has none."""
     version = ctypes.c_uint(LANDLOCK_CREATE_RULESET_VERSION)
     return max(0, _libc.syscall(ctypes.c_long(LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), version))
 
@@ -126,7 +126,7 @@ def _enter_jail(plan: dict[str, Any]) -> None:
 
 
 def _become_subreaper() -> None:
-    """Enable this process to end all that it will start, orphans included, and nothing else."""
+    """Enable this process to end all processes that it will start, orphans included, and no others."""
     _gain_no_rights()
     _check(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "adopt orphans")
     _restrict(0, LANDLOCK_SCOPE_SIGNAL, {})
@@ -146,7 +146,7 @@ def _end_all_inside() -> None:
 
 
 def _enter_fence(plan: dict[str, Any]) -> None:
-    """Enter what can be built without namespaces; `root` is then the scratch folder and the home."""
+    """Build and enter a jail without namespaces, with `root` as the scratch folder and the home."""
     root, user = plan["root"], plan["user"]
     if user is not None:
         os.chown(root, user, user)
@@ -158,7 +158,7 @@ def _enter_fence(plan: dict[str, Any]) -> None:
     _filter_calls(plan["filter"])
     _check(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "hide memory")
     os.environ.update(HOME=root, TMPDIR=root)
-    tempfile.tempdir = root  # the process that forked this one may have cached another
+    tempfile.tempdir = root  # the process that forked this one may have cached a different one
     os.chdir(root)
 
 
@@ -172,20 +172,20 @@ def _kill(pid: int) -> None:
 
 
 def _confine(rights: dict[str, int]) -> None:
-    """Close all files except those at and below these paths, and keep signals and abstract sockets inside."""
+    """Allow opening only files at and below these paths, and keep signals and abstract sockets inside."""
     abi = landlock_abi()
     scopes = LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL if abi >= SCOPED_ABI else 0
     _restrict((1 << _NUM_RIGHTS.get(abi, 16)) - 1, scopes, rights)
 
 
 def _restrict(handled: int, scopes: int, rights: dict[str, int]) -> None:
-    """Take away the handled rights, a set of Landlock's bits, except those given for each path."""
-    attributes = struct.pack("QQQ", handled, 0, scopes)  # the second is for networks, which Gloo needs
+    """Drop the handled rights, a set of Landlock's bits, except those granted for each path."""
+    attributes = struct.pack("QQQ", handled, 0, scopes)  # the second field restricts networks, which Gloo needs
     ruleset = _libc.syscall(ctypes.c_long(LANDLOCK_CREATE_RULESET), attributes, ctypes.c_size_t(len(attributes)), 0)
     _check(min(ruleset, 0), "landlock")
     for path, given in rights.items():
         with contextlib.suppress(FileNotFoundError):  # a dangling link
-            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # a link may point to what is hidden
+            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # a link may point to a hidden file
             allowed = given & handled & (-1 if stat.S_ISDIR(os.fstat(fd).st_mode) else _OF_A_FILE)
             rule = struct.pack("=Qi", allowed, fd)
             add = ctypes.c_long(LANDLOCK_ADD_RULE)
@@ -197,7 +197,7 @@ def _restrict(handled: int, scopes: int, rights: dict[str, int]) -> None:
 
 def _build_root(root: str, visible: list[str], devices: list[str], disk_bytes: int) -> None:
     _mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
-    for path in _SCRATCH:  # first, because what is shown may lie below them
+    for path in _SCRATCH:  # first, because shown paths may lie below them
         os.makedirs(root + path)
         _mount("tmpfs", root + path, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={disk_bytes},nr_inodes=65536")
     os.makedirs(root + HOME)
@@ -231,7 +231,7 @@ def _show(source: str, target: str, writable: bool = False) -> None:
 
 
 def _mounts_below(target: str) -> list[str]:
-    """The mount points at and under a path: a remount changes only one, and what was bound may hold others."""
+    """The mount points at and below a path: a remount changes only one, and a bound folder may contain others."""
     with open("/proc/self/mountinfo") as file:
         points = {re.sub(r"\\([0-7]{3})", lambda o: chr(int(o[1], 8)), line.split()[4]) for line in file}
     return sorted(point for point in points if point == target or point.startswith(target + "/"))
@@ -258,7 +258,7 @@ def _raise_loopback() -> None:
 
 def _limit(plan: dict[str, Any]) -> None:
     limits = {
-        resource.RLIMIT_CORE: 1,  # at 0 a program that the machine's core_pattern pipes to would still get a core
+        resource.RLIMIT_CORE: 1,  # with 0, a program in core_pattern would still get core dumps
         resource.RLIMIT_DATA: plan["memory_bytes"],
         resource.RLIMIT_FSIZE: plan["disk_bytes"],
         resource.RLIMIT_CPU: plan["cpu_s"],
@@ -266,11 +266,12 @@ def _limit(plan: dict[str, Any]) -> None:
         resource.RLIMIT_NOFILE: 1024,
     }
     if plan["is_address_space_limited"]:
-        limits[resource.RLIMIT_AS] = plan["memory_bytes"] + UNTOUCHED_BYTES  # to the kernel, shared memory is not data
+        # RLIMIT_DATA is not enough: the kernel does not count shared memory as data
+        limits[resource.RLIMIT_AS] = plan["memory_bytes"] + UNTOUCHED_BYTES
     for which, value in limits.items():
         resource.setrlimit(which, (value, value))
     with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # when memory runs out, all in here is killed before anything outside
+        file.write("1000")  # when memory runs out, processes in here are killed before those outside
 
 
 def _num_tasks_of(user: int | None) -> int:
@@ -292,7 +293,7 @@ def _gain_no_rights() -> None:
 def _give_up_rights(user: int | None) -> None:
     for capability in range(64):
         if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-            break  # past the last one that this kernel knows
+            break  # beyond the last one that this kernel knows
     if user is not None:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -302,7 +303,7 @@ def _give_up_rights(user: int | None) -> None:
 
 
 def _filter_calls(program: list[list[int]]) -> None:
-    """Have the kernel fail all system calls that the program does not allow; `autograder.sandbox.seccomp` wrote it."""
+    """Make the kernel reject all system calls that the program, written by `seccomp`, does not allow."""
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in program))
     filter_ = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
     _check(_libc.prctl(PR_SET_SECCOMP, 2, filter_, 0, 0), "seccomp")
@@ -324,7 +325,7 @@ def _check(result: int, what: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    """The exit code of the program inside, named by the words after the plan; without one, 0 if there is a jail."""
+    """Run the program named after the plan in a jail and return its exit code; without one, 0 if there is a jail."""
     plan = json.loads(words[0])
     if first := isolate(plan):
         return wait_for_end(first, plan)

@@ -1,9 +1,8 @@
-"""The system calls and socket families that code in a jail may use, as a filter for the kernel; all others fail.
+"""A seccomp filter of the system calls and socket families that code in a jail may use; all others fail.
 
-The list began as Docker's default profile. Left out of it, or not taken in, is what leaves behind something that is
-neither a file nor a process (System V and POSIX queues, keys), memory that no limit counts (memfd, asynchronous I/O,
-larger pipes and sockets), what reaches into other processes or past this filter (ptrace, io_uring), and everything that
-needs rights.
+The list began as Docker's default profile. It excludes calls whose effects outlive the jail as neither a file nor a
+process (System V and POSIX queues, keys), that use memory not counted by any limit (memfd, asynchronous I/O, larger
+pipes and sockets), that access other processes or bypass this filter (ptrace, io_uring), and all that need rights.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
 
-# name, number on x86_64, number on aarch64; a dash where there is no such call
+# name, number on x86_64, number on aarch64; a dash if there is no such call
 _ALLOWED = """
 # files
 access 21 -   chdir 80 49   chmod 90 -   chown 92 -   close 3 57   close_range 436 436   copy_file_range 326 285
@@ -72,30 +71,30 @@ clone 56 220   fcntl 72 25   prlimit64 302 261   sched_setaffinity 203 122   sch
 sched_setparam 142 118   sched_setscheduler 144 119   setpriority 141 140
 setsockopt 54 208   socket 41 198   socketpair 53 199
 """
-# libraries try these first, and do without them only if the kernel seems to be older. The flags of clone3 lie in
-# memory, where no filter can read them; what a memfd holds is in nobody's limits
+# libraries try these first, and use alternatives only if the kernel seems to be older. The flags of clone3 are in
+# memory, where filters cannot read them; limits do not count the contents of a memfd
 _UNKNOWN = """
 clone3 435 435   memfd_create 319 279   memfd_secret 447 447
 """
-_NEWEST = 462  # mseal; libraries take newer calls to be absent on older kernels
+_NEWEST = 462  # mseal; libraries assume that newer calls are absent on older kernels
 _MACHINES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}  # column in the lists, AUDIT_ARCH
 
 _LOAD, _AND, _EQUAL, _AT_LEAST, _GIVE = 0x20, 0x54, 0x15, 0x35, 0x06  # BPF: LD|ABS, ALU|AND, JMP|JEQ, JMP|JGE, RET
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # places in the kernel's seccomp_data
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in the kernel's seccomp_data
 _ALLOW: Instruction = (_GIVE, 0, 0, 0x7FFF0000)
 _NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
-_SOCKET_KIND = 0xF  # the rest of a socket's type are flags
+_SOCKET_KIND = 0xF  # the other bits of a socket's type are flags
 _SIZES_OF_SOCKETS = (7, 8)  # SO_SNDBUF, SO_RCVBUF
 _SIZE_OF_PIPE = 1031  # F_SETPIPE_SZ
 _TCP_OR_UDP = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 _NETLINK, _NETLINK_ROUTE = 16, 0  # the C library asks it for addresses and interfaces
-_FIRST_PROCESS = 1  # of the jail: it starts and ends all ranks
+_FIRST_PROCESS = 1  # pid of the jail's first process, which starts and ends all ranks
 
 
 def program(has_unix_sockets: bool = True, has_gpus: bool = False, machine: str = "") -> list[Instruction]:
-    """The filter for a machine, by default this one.
+    """Assemble the filter for a machine, by default this one.
 
-    Without UNIX sockets, pairs of them still work. CUDA's driver needs memfds.
+    Without UNIX sockets, socket pairs still work. CUDA's driver needs memfds.
 
     Raises:
         OSError: there is no list of calls for such a machine.
@@ -117,7 +116,7 @@ def program(has_unix_sockets: bool = True, has_gpus: bool = False, machine: str 
         *checked,
         *(one for number in unknown.values() for one in _when(number, [_fail(errno.ENOSYS)])),
         *(one for first, last in _ranges(allowed.values()) for one in _if_in(first, last)),
-        (_AT_LEAST, 1, 0, _NEWEST + 1),  # also the calls of x86's other interface, x32
+        (_AT_LEAST, 1, 0, _NEWEST + 1),  # this also rejects the calls of x32, x86's other interface
         _fail(),
         _fail(errno.ENOSYS),
     ]
@@ -131,7 +130,7 @@ def numbers(names: str, column: int) -> dict[str, int]:
 
 
 def _conditions(has_unix_sockets: bool) -> dict[str, list[Instruction]]:
-    """For each call that is allowed with some arguments only: what gives the verdict."""
+    """The instructions that give the verdict for each call that is allowed only with some arguments."""
     not_the_first = [*_refuse_if(0, _FIRST_PROCESS), _ALLOW]
     return {
         "clone": [*_require(0, [0], _NAMESPACES), _ALLOW],
@@ -165,13 +164,13 @@ def _of_sockets(has_unix_sockets: bool) -> list[Instruction]:
 
 
 def _of_options() -> list[Instruction]:
-    """The verdict on an option of a socket: to set its size succeeds, and does nothing, since libraries may try."""
+    """The verdict on a socket option: setting a buffer size succeeds without effect, because libraries may try it."""
     sizes = [one for option in _SIZES_OF_SOCKETS for one in _when(option, [_fail(0)])]
     of_any = [(_LOAD, 0, 0, _ARGUMENTS + 16), *sizes, _ALLOW]
     return [(_LOAD, 0, 0, _ARGUMENTS + 8), *_when(socket.SOL_SOCKET, of_any), _ALLOW]
 
 
-# pieces of programs; a verdict is an instruction after which nothing follows
+# parts of programs; a verdict is an instruction that ends the program
 
 
 def _fail(number: int = errno.EPERM) -> Instruction:
@@ -179,30 +178,30 @@ def _fail(number: int = errno.EPERM) -> Instruction:
 
 
 def _when(value: int, verdict: Sequence[Instruction]) -> list[Instruction]:
-    """The verdict, if what was loaded last is this value."""
+    """Give the verdict if the value loaded last equals this one."""
     return [(_EQUAL, 0, len(verdict), value), *verdict]
 
 
 def _if_in(first: int, last: int) -> list[Instruction]:
-    """Allow what was loaded last if it lies between these, both included."""
+    """Allow the value loaded last if it lies in this range, bounds included."""
     return [(_AT_LEAST, 0, 2, first), (_AT_LEAST, 1, 0, last + 1), _ALLOW]
 
 
 def _require(
     argument: int, values: Sequence[int], mask: int = 0xFFFFFFFF, otherwise: int = errno.EPERM
 ) -> list[Instruction]:
-    """Go on if an argument is one of these values, under a mask; fail otherwise."""
+    """Continue if a masked argument is one of these values; fail otherwise."""
     tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
     return [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_AND, 0, 0, mask), *tests, _fail(otherwise)]
 
 
 def _refuse_if(argument: int, value: int) -> list[Instruction]:
-    """Fail if an argument is this value; go on otherwise."""
+    """Fail if an argument is this value; continue otherwise."""
     return [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_EQUAL, 0, 1, value), _fail()]
 
 
 def _ranges(values: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last of each run of whole numbers, in order."""
+    """The first and the last of each run of consecutive numbers, in order."""
     found: list[tuple[int, int]] = []
     for value in sorted(values):
         if found and value == found[-1][1] + 1:

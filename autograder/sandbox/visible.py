@@ -1,4 +1,4 @@
-"""Which of this machine's files a jail shows: programs, this Python and the library; never a course."""
+"""The paths of this machine that a jail shows: programs, this Python and the library; never a course."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 import worldsize
 
-_COURSE = "nbgrader_config.py"  # in a course's folder
-# what any program needs to start; none of it is the course's
+_COURSE = "nbgrader_config.py"  # marks the folder of a course
+# paths that any program needs to start; none belongs to the course
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
-# of an environment that was made at the root of a course, whose own folders are called otherwise
+# folders of an environment that was created at the root of a course, which uses other names for its own folders
 _OF_PYTHON = ("bin", "include", "lib", "lib32", "lib64", "libexec", "pyvenv.cfg", "share")
 
 
 def visible_paths(hidden: Sequence[str], more: Sequence[str] = ()) -> list[str]:
-    """The paths that a rank may read, none of them inside another; nothing of the hidden folders but Python and ours.
+    """The paths that a rank may read, none inside another; of hidden folders, only Python and the library.
 
-    A folder that holds a hidden one is left out, and what else is in it listed instead.
+    A folder that contains a hidden one is replaced by its other contents.
     """
     python = [sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"], *site.getsitepackages()]
     wanted = [*_SYSTEM, *python, str(Path(worldsize.__file__).parent), *more]
@@ -37,7 +37,7 @@ def visible_paths(hidden: Sequence[str], more: Sequence[str] = ()) -> list[str]:
 
 
 def courses_around(paths: Sequence[str]) -> list[str]:
-    """The courses that these files or folders lie in."""
+    """The courses that contain these files or folders."""
     above = [(Path(os.path.realpath(path)), *Path(os.path.realpath(path)).parents) for path in paths]
     found = (next((folder for folder in folders if (folder / _COURSE).exists()), None) for folders in above)
     return sorted({str(folder) for folder in found if folder})
@@ -51,7 +51,7 @@ def _shown_of(path: str, away: Collection[str]) -> Iterator[str]:
 
 
 def _without(path: str, away: Collection[str]) -> Iterator[str]:
-    """The path; where it holds folders that stay away, everything in it that neither is one of them nor holds one."""
+    """The path, or if it contains folders in `away`, all of its contents except these folders."""
     real = os.path.realpath(path)
     if os.path.islink(path) or not any(one == real or one.startswith(real + os.sep) for one in away):
         yield path
@@ -63,5 +63,5 @@ def _without(path: str, away: Collection[str]) -> Iterator[str]:
 def _names_in(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # nothing of it is shown
+    except OSError:  # unreadable: show none of it
         return []

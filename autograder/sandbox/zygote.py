@@ -1,7 +1,7 @@
-"""A warm, clean process from which jails and judges are forked, so that torch is imported only once.
+"""A preloaded process from which jails and judges are forked, so that torch is imported only once.
 
-It runs with a jail's own environment. Neither what a submission is judged by nor the judge's environment ever enters
-it: a judge reads them itself, after the fork, and jails are forked from here and not from judges.
+It runs with a jail's environment. It never holds hidden checks or the judge's environment: a judge reads them after the
+fork, and jails are forked from here, not from judges.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ PRELOAD = ("autograder.judging.judge.student", "autograder.judging.judge.main", 
 _PROGRAM = "import sys; from autograder.sandbox import zygote; zygote.main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])"
 _NOT_FOR_RANKS = ("autograder", "pytest", "_pytest")
 _QUIET = ["-p", "no:cacheprovider", "-c", os.devnull]
-_WARM_S = 180  # how long the imports may take
-_END_S = 2  # how long a judge or a jail may take to end
-_AHEAD = 20  # steps of nice, where this process has root's rights
+_WARM_S = 180  # time limit of the imports
+_END_S = 2  # time limit for a judge or a jail to end
+_AHEAD = 20  # steps of nice, if this process runs as root
 ENV = {
     "PATH": "/usr/bin:/bin",
     "HOME": jail.HOME,
@@ -53,11 +53,11 @@ class ForkedProcess:
         self.pid, self._fd = pid, fd
 
     def poll(self) -> int | None:
-        """0 once it has ended, in whatever way; None while it runs."""
+        """0 if it has ended, in whatever way; None while it runs."""
         return 0 if self._fd < 0 or select.select([self._fd], [], [], 0)[0] else None
 
     def wait(self, timeout: float | None = None) -> int:
-        """0 once it has ended.
+        """Wait until it has ended, and return 0.
 
         Raises:
             subprocess.TimeoutExpired: it still runs after `timeout` seconds.
@@ -81,7 +81,7 @@ class ForkedProcess:
                 signal.pidfd_send_signal(self._fd, number)
 
     def close(self) -> None:
-        """Close the handle, and leave the process as it is."""
+        """Close the handle without ending the process."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -92,20 +92,20 @@ class Zygote:
 
     def __init__(self, sock: socket.socket, scratch: str, process: subprocess.Popen[bytes] | None = None) -> None:
         self._sock, self._process = sock, process
-        self.scratch = scratch  # a folder that is removed with it, even when its owner is killed
+        self.scratch = scratch  # removed when the zygote ends, even if its owner was killed
         self._lock = threading.Lock()
         self.owner_pid = os.getpid()
 
     @staticmethod
     def start(preload: Sequence[str]) -> Zygote:
-        """A new one, with its modules imported.
+        """Start a zygote and wait until its modules are imported.
 
         Raises:
             RuntimeError: it did not start.
         """
         ours, theirs = socket.socketpair()
         scratch = tempfile.mkdtemp(prefix="worldsize-zygote-")
-        os.chmod(scratch, 0o711)  # a jail with a user of its own must reach its folder; each is closed to the others
+        os.chmod(scratch, 0o711)  # a jail with its own user must reach its folder; other jails cannot open it
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), scratch, *preload],
             pass_fds=[theirs.fileno()],
@@ -129,7 +129,7 @@ class Zygote:
 
     @property
     def is_alive(self) -> bool:
-        """True while it takes requests; never true in a fork of the process that it belongs to."""
+        """Whether it accepts requests; always false in a fork of the process that it belongs to."""
         return self.owner_pid == os.getpid() and (self._process is None or self._process.poll() is None)
 
     def jail(self, plan: Mapping[str, Any], forkserver_fd: int) -> ForkedProcess:
@@ -142,7 +142,7 @@ class Zygote:
         It prints to `output_fd` and shares this process's working directory.
         """
         fields = {"function": function, "args": list(args), "env": dict(env), "cwd": os.getcwd()}
-        with tempfile.TemporaryFile() as request:  # read by the fork alone: jails inherit the zygote's memory
+        with tempfile.TemporaryFile() as request:  # read only by the fork, because jails inherit the zygote's memory
             request.write(json.dumps(fields).encode())
             request.seek(0)
             return self._ask("call", [output_fd, request.fileno()])
@@ -160,7 +160,7 @@ class Zygote:
         return ForkedProcess(fields["pid"], answer[2][0])
 
     def close(self) -> None:
-        """End it, and with it every jail and judge forked from it."""
+        """End the zygote and every jail and judge forked from it."""
         self._sock.close()
         if self._process and self.owner_pid == os.getpid():
             self._process.kill()
@@ -173,7 +173,7 @@ _lock = threading.Lock()
 
 
 def shared(preload: Sequence[str] = ()) -> Zygote:
-    """The zygote of this process for these modules, started at first use and ended with the process."""
+    """The zygote of this process for these modules, started on first use and ended with the process."""
     with _lock:
         key = tuple(sorted(preload))
         zygote = _shared.get(key) or _shared.get(("*",))
@@ -192,7 +192,7 @@ def end_all() -> None:
 
 
 def _search_path() -> dict[str, str]:
-    """Where this process finds the course's own packages and a GPU's driver, where that is not the usual place."""
+    """Environment variables with this process's search paths for the course's packages and a GPU's driver."""
     paths = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "LD_LIBRARY_PATH": os.pathsep.join(gpus.library_path())}
     return {name: path for name, path in paths.items() if path}
 
@@ -204,8 +204,8 @@ def main(fd: int, scratch: str, preload: Sequence[str]) -> None:
     """Serve until the process that started it closes its connection."""
     for name in (*forkserver_main.PRELOAD, *PRELOAD, *preload):
         importlib.import_module(name)
-    importlib.import_module("pytest").main(["--version", *_QUIET])  # this imports its own plugins
-    importlib.import_module("autograder.sandbox").probe()  # its answer is cached, so that no judge has to ask again
+    importlib.import_module("pytest").main(["--version", *_QUIET])  # imports pytest's own plugins
+    importlib.import_module("autograder.sandbox").probe()  # caches the answer for all judges
     fork_source.prepare()
     sock = socket.socket(fileno=fd)
     framing.send(sock, "warm")
@@ -218,9 +218,9 @@ def main(fd: int, scratch: str, preload: Sequence[str]) -> None:
 
 
 def _raise_priority() -> int:
-    """Raise the priority of judges and forkservers, and return by how much ranks must lower theirs again.
+    """Raise the priority of judges and forkservers, and return by how much ranks must lower it again.
 
-    Otherwise a storm of forks would leave hardly any time to the processes that have to end it.
+    Otherwise a fork bomb would leave hardly any CPU time to the processes that must end it.
     """
     with contextlib.suppress(PermissionError):
         os.nice(-_AHEAD)
@@ -244,10 +244,10 @@ class _Server:
                     self._reap(key)
 
     def end(self) -> None:
-        """End every forked process, then remove what its owner, if it was killed, could not."""
+        """End every forked process, then remove the scratch folder in case the owner was killed."""
         forked = [key for key in self._selector.get_map().values() if not isinstance(key.fileobj, socket.socket)]
         for key in forked:
-            signal.pidfd_send_signal(key.fd, signal.SIGTERM)  # on which a jail ends what is in it
+            signal.pidfd_send_signal(key.fd, signal.SIGTERM)  # on SIGTERM, a jail ends the processes in it
         for key in forked:
             if not select.select([key.fd], [], [], _END_S)[0]:
                 signal.pidfd_send_signal(key.fd, signal.SIGKILL)
@@ -264,13 +264,13 @@ class _Server:
             sock.close()
             return sock is not self._first
         header, body, fds = message
-        with contextlib.suppress(ConnectionError):  # the client may have been ended; what it asked for then ends too
+        with contextlib.suppress(ConnectionError):  # the client may have been killed; then the new process ends too
             try:
                 pid = self._fork(framing.read_fields(header)["kind"], json.loads(body), fds)
-            except OSError as error:  # no room for another process, but no reason to end the others
+            except OSError as error:  # no more processes possible, but no reason to end the others
                 framing.send(sock, "refused", reason=str(error))
             else:
-                handle = os.pidfd_open(pid)  # valid even if it has ended: it is reaped only once this handle is ready
+                handle = os.pidfd_open(pid)  # valid even if it has ended, because it is reaped only after this
                 self._selector.register(handle, selectors.EVENT_READ, pid)
                 framing.send(sock, "forked", fds=[handle], pid=pid)
         for fd in fds:
@@ -283,7 +283,7 @@ class _Server:
         os.close(ended.fd)
 
     def _fork(self, kind: str, fields: dict[str, Any], fds: Sequence[int]) -> int:
-        line = socket.socketpair() if kind == "call" else None  # on which it asks for jails
+        line = socket.socketpair() if kind == "call" else None  # for its requests for jails
         zygote_pid = os.getpid()
         try:
             pid = os.fork()
@@ -319,7 +319,7 @@ def _become_jail(plan: dict[str, Any], fd: int, ahead: int) -> None:
         jail.wait_for_end(inside, plan)
         os._exit(0)
     for name in [name for name in sys.modules if name.partition(".")[0] in _NOT_FOR_RANKS]:
-        del sys.modules[name]  # they hold nothing secret, and nothing that a student needs
+        del sys.modules[name]  # they hold no secrets, and students do not need them
     forkserver_main.serve(fd, ahead)
 
 
