@@ -1,1 +1,1 @@
-"""Submissions that resemble each other more than independent work does, and where."""
+"""Finding submissions that resemble each other more than independent work does, and showing where."""

@@ -1,4 +1,4 @@
-"""Fingerprints of token sequences by winnowing: of every window of hashes the smallest; no long match is missed.
+"""Fingerprints of token sequences by winnowing: the smallest hash of every window; no long match is missed.
 
 Source: S. Schleimer, D. Wilkerson, A. Aiken, "Winnowing: Local Algorithms for Document Fingerprinting", SIGMOD 2003. A
 match of at least WINDOW + LENGTH - 1 tokens is always found, one of fewer than LENGTH tokens never.
@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
 
 def fingerprints(tokens: Sequence[Token]) -> dict[int, list[Span]]:
-    """The fingerprints of a sequence, each with the lines of its occurrences; none reaches over two parts."""
+    """The fingerprints of a sequence, each with the lines of its occurrences; none spans two parts."""
     found: dict[int, list[Span]] = {}
     for part in _parts(tokens):
         grams = [part[at : at + LENGTH] for at in range(len(part) - LENGTH + 1)]
@@ -37,13 +37,13 @@ def fingerprints(tokens: Sequence[Token]) -> dict[int, list[Span]]:
 
 
 def _parts(tokens: Sequence[Token]) -> list[Sequence[Token]]:
-    """The sequence cut where a definition begins or ends, so that their order changes no fingerprint."""
+    """Cut the sequence where a definition begins or ends, so that fingerprints do not depend on the order."""
     cuts = [0, *(place for place, one in enumerate(tokens) if one.is_first), len(tokens)]
     return [tokens[start:stop] for start, stop in pairwise(cuts)]
 
 
 def _chosen(hashes: Sequence[int]) -> list[int]:
-    """The places of the smallest hash of each window, of equal ones the rightmost; each place once."""
+    """The indices of the smallest hash of each window (the rightmost if several are equal), without repeats."""
     places: dict[int, None] = {}
     for start in range(max(1, len(hashes) - WINDOW + 1) if hashes else 0):
         window = range(start, min(start + WINDOW, len(hashes)))

@@ -1,4 +1,4 @@
-"""Pairs of works side by side, on a page that loads nothing."""
+"""A self-contained page that shows pairs of works side by side."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from autograder.files import templates, write_whole
 from autograder.similarity.pairs import Comparison, Pair
 
-MAX_PAIRS = 50  # on a page
+MAX_PAIRS = 50  # the most pairs on a page
 
 
 @dataclass(frozen=True)
 class _Side:
-    """A part of one work: its lines, each with whether the other work has it too."""
+    """A part of one work: its lines, each with whether the other work also has it."""
 
     name: str
     lines: Sequence[tuple[str, bool]]
 
 
 def write_page(assignment: str, comparison: Comparison, line: float, to: Path) -> None:
-    """Write the most similar pairs, each part beside the part of the same name; lines that both have are marked."""
+    """Write the most similar pairs, with parts of the same name side by side; lines that both have are marked."""
     environment = templates()
     shown = [(pair, _rows(pair)) for pair in comparison.pairs[:MAX_PAIRS]]
     num_more = len(comparison.pairs) - len(shown)
@@ -30,7 +30,7 @@ def write_page(assignment: str, comparison: Comparison, line: float, to: Path) -
 
 
 def _rows(pair: Pair) -> list[tuple[_Side, _Side]]:
-    """Each part of the two works side by side, those that share nothing left out."""
+    """Each part of the two works side by side, without parts that share nothing."""
     names = dict.fromkeys([*pair.one.parts, *pair.other.parts])
     return [
         (_side(pair, 0, name), _side(pair, 1, name)) for name in names if any(lines.get(name) for lines in pair.lines)

@@ -1,8 +1,8 @@
-"""Which works of a class resemble each other, by how much of their own code they share.
+"""Comparing the works of a class by how much of their own code they share.
 
-What the released notebook or the solution has too counts for nothing, and what much of the class has counts for little:
-independent answers to the same questions share that. The similarity of two works is the weight of what they share over
-the geometric mean of what each has of its own: 1 for a copy, however it was renamed and reordered.
+Code that is also in the released notebook or the solution has weight 0, and code that many students have has little
+weight, because independent answers to the same questions share it. The similarity of two works is the weight of their
+shared code divided by the geometric mean of their own weights: 1 for a copy, however it was renamed and reordered.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from itertools import combinations
 from autograder.similarity.fingerprints import Span, fingerprints
 from autograder.similarity.tokens import imported_names, own_attributes, tokens
 
-LINE = 0.94  # at and above which a pair is shown; `python tests/bench similarity` measures what lies on each side
-FEWEST = 40  # fingerprints of its own that a work needs to be compared
+LINE = 0.94  # pairs at or above it are shown; `python tests/bench similarity` measures how many are on each side
+FEWEST = 40  # the fewest fingerprints of its own with which a work is compared
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ComparedWork:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two works, and for each the lines that the other has too: by the name of the part, counted from 1."""
+    """Two works, and for each the lines that the other also has, counted from 1, by the name of the part."""
 
     one: ComparedWork
     other: ComparedWork
@@ -50,7 +50,7 @@ class Comparison:
 
 @dataclass
 class _Prints:
-    """The fingerprints of a work that are its own, with the lines of each part."""
+    """The fingerprints that are a work's own, with the lines of each part."""
 
     work: ComparedWork
     spans: dict[int, list[tuple[str, Span]]] = field(default_factory=lambda: defaultdict(list))
@@ -92,7 +92,7 @@ def _prints(work: ComparedWork, imported: set[str], common: set[int]) -> _Prints
 
 
 def _holders(prints: Sequence[_Prints]) -> dict[int, list[int]]:
-    """The places of the works that have a fingerprint."""
+    """For each fingerprint, the indices of the works that have it."""
     holders: dict[int, list[int]] = defaultdict(list)
     for place, one in enumerate(prints):
         for key in one.spans:

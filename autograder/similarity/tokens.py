@@ -1,6 +1,6 @@
-"""Python source as tokens that stay the same when it is renamed, commented, reformatted or quoted otherwise.
+"""Python source as tokens that do not change when names, comments, layout or quotes change.
 
-Only `tokenize` reads the source: it neither runs nor parses what strangers wrote, and takes a time in proportion to it.
+Only `tokenize` reads the source: it neither runs nor parses untrusted code, and takes time linear in its length.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _NAME, _ATTRIBUTE, _STRING = "name", "attribute", '""'
 
 
 class Token(NamedTuple):
-    """A token as it is compared, the line that it is on, counted from 1, and whether a part of the source begins here.
+    """A token in the form that is compared, its line, counted from 1, and whether a part of the source begins here.
 
-    Parts are definitions with their decorators, and what stands between them.
+    Parts are definitions with their decorators, and the code between definitions.
     """
 
     text: str
@@ -35,7 +35,7 @@ class Token(NamedTuple):
 
 
 def imported_names(source: str) -> set[str]:
-    """The names that imports bind: those of modules, which a copy cannot change without other imports."""
+    """The names that imports bind, which a copy cannot change without changing its imports."""
     found: set[str] = set()
     for names in _IMPORTED.findall(source):
         words = [part.strip("() ").split() for part in names.split(",")]
@@ -44,10 +44,10 @@ def imported_names(source: str) -> set[str]:
 
 
 def tokens(source: str, imported: Collection[str] = (), own: Collection[str] = ()) -> list[Token]:
-    """The tokens of a source up to the place where it is not Python any more.
+    """The tokens of a source, up to the first that is not valid Python.
 
-    Names are alike unless they are Python's own or imported, and so are the work's own attributes: those in `own`, and
-    what the source binds itself. Comments, docstrings, layout and commas before a closing bracket are left out.
+    All names are equal unless they are built in or imported, and so are the work's own attributes: those in `own` and
+    those that the source binds. Comments, docstrings, layout and commas before a closing bracket are left out.
     """
     raw = [*_raw(source)]
     modules = imported_names(source) | {*imported}
@@ -72,7 +72,7 @@ def tokens(source: str, imported: Collection[str] = (), own: Collection[str] = (
 
 
 def _first_of_parts(raw: Sequence[tokenize.TokenInfo]) -> set[int]:
-    """The places where a definition begins, at its first decorator, and where the code after one goes on."""
+    """The indices at which a definition begins, with its first decorator, or the code after a definition begins."""
     found: set[int] = set()
     depth, open_at = 0, [-1]  # the depths of the definitions that a place is in
     is_statement, is_decorated = True, False
@@ -139,7 +139,7 @@ def _targets(statement: Sequence[tokenize.TokenInfo]) -> set[str]:
 
 
 def _is_docstring(raw: list[tokenize.TokenInfo], place: int) -> bool:
-    """True for a string that is a statement of its own."""
+    """Whether this token is a string that is a whole statement."""
     if raw[place].type != token.STRING:
         return False
     before = raw[place - 1].type if place else token.NEWLINE

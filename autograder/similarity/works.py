@@ -1,4 +1,4 @@
-"""The code of everybody who handed in an assignment, of earlier years, and what was given to all of them."""
+"""Reading the code of all submissions to an assignment, of earlier years, and the code given to all students."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autograder.submissions.submitted_files import grade_id, read_notebook, read
 
 @dataclass(frozen=True)
 class Given:
-    """What an assignment gives to all: cells that nobody writes, its programs, and every source to be discounted."""
+    """The code that an assignment gives to all students: given cells, programs, and all sources to be discounted."""
 
     cells: frozenset[str]
     programs: list[str]
@@ -29,7 +29,7 @@ class Given:
 
 
 def given(coursedir: CourseDirectory, assignment: str) -> Given:
-    """What the release and the solution hold.
+    """Read the code in the release and the solution.
 
     Raises:
         ValueError: the assignment was not released, or has no solution that is code.
@@ -82,11 +82,11 @@ def works(
 
 
 def _parts(folder: Path, assignment: str, about: Given) -> Mapping[str, str]:
-    """The source of every cell that a student wrote, by its name, and of every program; raises Malformed."""
+    """The source of every cell that a student wrote and of every program, by name; raises Malformed."""
     notebook = read_notebook(handed_in(folder, notebook_of(assignment)))
     parts: dict[str, str] = {}
     for number, cell in enumerate(notebook.cells, start=1):
         if cell.cell_type == "code" and grade_id(cell) not in about.cells - {""}:
             name = grade_id(cell) or f"cell {number}"
-            parts[name] = "\n".join([*([parts[name]] if name in parts else []), cell.source])  # all of one name count
+            parts[name] = "\n".join([*([parts[name]] if name in parts else []), cell.source])  # join cells of one name
     return {**parts, **{name: read_program(folder / name) for name in about.programs}}

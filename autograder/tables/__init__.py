@@ -1,1 +1,1 @@
-"""The tables that an instructor keeps at the root of a course: the roster, and what was granted to whom."""
+"""The tables that an instructor keeps at the root of a course: roster, submission times, extensions, regrades."""

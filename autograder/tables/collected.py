@@ -1,7 +1,7 @@
-"""When work was handed in: `collected.csv` at the root of the course, which no student can write.
+"""The submission times in `collected.csv` at the root of the course, which no student can write.
 
-The collectors add to it: `nbgrader collect` from the name of the exchange's folder, `nbgrader zip_collect` from the
-names of files. If you collect by other means, write it yourself: a header `assignment,student,submitted`, times like
+The collectors add rows: `nbgrader collect` from the name of the exchange's folder, `nbgrader zip_collect` from the
+names of files. If you collect in another way, write it yourself: a header `assignment,student,submitted`, times like
 2026-11-30 23:59:00 UTC; the last row for a student counts. A submission that no collector recorded is not late.
 """
 
@@ -22,7 +22,7 @@ _COLUMNS = ["assignment", "student", "submitted", "from"]
 
 
 def read_collected(root: Path) -> dict[tuple[str, str], datetime]:
-    """When each (assignment, student) was handed in, in UTC, by the collectors' record; empty without one.
+    """Read the submission time of each (assignment, student), in UTC; empty without a file.
 
     Raises:
         ValueError: a row cannot be read; the text says which.
@@ -47,7 +47,7 @@ def read_collected(root: Path) -> dict[tuple[str, str], datetime]:
 
 
 def note_collected(root: Path, assignment: str, student: str, submitted: datetime, source: str) -> None:
-    """Add a row to the collectors' record; `submitted` is in UTC. Raises: ValueError, where it cannot be read."""
-    read_collected(root)  # nothing is added to a table that nobody could read afterwards
+    """Add a row to the collectors' record; `submitted` is in UTC. Raises: ValueError if the record cannot be read."""
+    read_collected(root)  # add nothing to a table that is not readable
     cells = (assignment, student, f"{submitted.isoformat(' ')} UTC", str(neutral(source)))  # a student's own file name
     add_row(root / COLLECTED, dict(zip(_COLUMNS, cells, strict=True)))

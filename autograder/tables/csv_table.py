@@ -1,4 +1,4 @@
-"""A CSV file in any encoding and with any delimiter that spreadsheets write."""
+"""Reading and extending CSV files in any encoding and with any delimiter that spreadsheets write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CsvTable:
     rows: list[tuple[int, dict[str, str]]]
 
     def where(self, line: int) -> str:
-        """A place in it."""
+        """The file and line as text, for messages."""
         return f"{self.file.name}, line {line}"
 
 
@@ -42,7 +42,8 @@ def read_table(file: Path, encoding: str | None = None) -> CsvTable:
             if head is None:
                 head = [" ".join(cell.split()) for cell in cells]
                 twice = [name for name in head if head.count(name) > 1]
-                if twice and "n correct" not in head:  # Canvas heads every column of points with a number
+                # in Canvas's reports, the header of a column of points is a number, which may repeat
+                if twice and "n correct" not in head:
                     raise ValueError(f"{file} has the column {twice[0]!r} twice.")
                 continue
             if len(cells) != len(head):
@@ -56,7 +57,7 @@ def read_table(file: Path, encoding: str | None = None) -> CsvTable:
 
 
 def text_of(file: Path, encoding: str | None = None) -> str:
-    """The text of a CSV file, without a mark at its beginning. Raises: ValueError, where it cannot be read."""
+    """Read the text of a CSV file, without a byte order mark. Raises: ValueError if it cannot be read."""
     try:
         data = file.read_bytes()
         marked = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
@@ -72,13 +73,13 @@ def text_of(file: Path, encoding: str | None = None) -> str:
 
 
 def delimiter_of(text: str) -> str:
-    """What stands between the cells of the first line: commas, semicolons or tabs."""
+    """The delimiter of the first line: comma, semicolon or tab."""
     first = re.sub(r'"[^"]*"', "", text).strip().split("\n", 1)[0]
     return max(",;\t", key=first.count)
 
 
 def add_row(file: Path, row: Mapping[str, str]) -> None:
-    """Add a row to a table, between its own delimiters and of the columns that it has; or begin the table.
+    """Append a row to a table, with its delimiter and its columns; create the table if it does not exist.
 
     Raises:
         ValueError: the table's text cannot be read.

@@ -1,7 +1,7 @@
-"""Who may hand in later than the class: `extensions.csv` at the root of the course, which no student can write.
+"""The extensions of due dates in `extensions.csv` at the root of the course, which no student can write.
 
-`autograder extend` adds to it. If you write it yourself: a header `assignment,student,days`; days count from the
-class's due date and may have decimals; the last row for a student counts, and 0 takes an extension back.
+`autograder extend` adds rows. If you write it yourself: a header `assignment,student,days`; days count from the class's
+due date and may have decimals; the last row for a student counts, and 0 revokes an extension.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Extensions: TypeAlias = dict[tuple[str, str], timedelta]  # by assignment and st
 
 
 def read_extensions(root: Path) -> Extensions:
-    """The extensions in the course's record; none without one.
+    """Read the extensions in the course's record; empty without one.
 
     Raises:
         ValueError: a row cannot be read; the text says which.
@@ -44,9 +44,9 @@ def read_extensions(root: Path) -> Extensions:
 
 
 def note_extension(root: Path, assignment: str, student: str, days: float) -> None:
-    """Add a row to the course's record. Raises: ValueError, where the days are out of bounds, or it cannot be read."""
+    """Add a row to the course's record. Raises: ValueError if the days are out of range or it cannot be read."""
     _days(days)
-    read_extensions(root)  # nothing is added to a table that nobody could read afterwards
+    read_extensions(root)  # add nothing to a table that is not readable
     add_row(root / EXTENSIONS, {"assignment": assignment, "student": student, "days": f"{days:.10g}"})
 
 

@@ -1,6 +1,6 @@
-"""What was answered to requests for a regrade: `regrades.csv` at the root of the course, which no student can write.
+"""The answers to requests for a regrade in `regrades.csv` at the root of the course, which no student can write.
 
-`autograder regrade` adds to it. The last row for a request counts, and only for the words that it answered.
+`autograder regrade` adds rows. The last row for a request counts, and only while the request's text does not change.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from autograder.tables.csv_table import add_row, read_table
 
 REGRADES = "regrades.csv"
 _COLUMNS = ("assignment", "student", "cell", "request", "answer")
-Answers: TypeAlias = dict[tuple[str, str, str, str], str]  # by all other columns
+Answers: TypeAlias = dict[tuple[str, str, str, str], str]  # keyed by all other columns
 
 
 def read_answers(root: Path) -> Answers:
-    """The answers in the course's record; none without one. Raises: ValueError, where it cannot be read."""
+    """Read the answers in the course's record; empty without one. Raises: ValueError if it cannot be read."""
     path = root / REGRADES
     if not path.exists():
         return {}
@@ -31,7 +31,7 @@ def read_answers(root: Path) -> Answers:
 
 
 def note_answer(root: Path, assignment: str, student: str, cell: str, request: str, answer: str) -> None:
-    """Add a row to the course's record. Raises: ValueError, where it cannot be read."""
-    read_answers(root)  # nothing is added to a table that nobody could read afterwards
+    """Add a row to the course's record. Raises: ValueError if it cannot be read."""
+    read_answers(root)  # add nothing to a table that is not readable
     cells = (assignment, student, cell, request, answer)
     add_row(root / REGRADES, dict(zip(_COLUMNS, cells, strict=True)))

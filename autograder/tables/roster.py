@@ -1,7 +1,7 @@
-"""The students of a class, from a CSV file: `id`, and where you like name, email, section, LMS id, extra time, team.
+"""Reading the roster of a class, a CSV file: `id` and optionally name, email, section, LMS id, extra time, team.
 
-`autograder roster import` leaves them in `roster.csv` at the root of the course, from where quizzes, exports and the
-status of a term take them.
+`autograder roster import` writes it to `roster.csv` at the root of the course, where quizzes, exports and the status of
+a term read it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
 
 @dataclass(frozen=True)
 class Student:
-    """One student; the id becomes a part of file names. Extra time is for quizzes, in percent of their minutes."""
+    """A student; the id becomes part of file names. Extra time is a percentage of a quiz's minutes."""
 
     id: str
     name: str = ""
@@ -35,7 +35,7 @@ class Student:
     lms_id: str = ""
     extra_time_percent: float = 0.0
     team: str = ""
-    last_name: str = ""  # where the file says which part of the name it is
+    last_name: str = ""  # if the file has the parts of the name in separate columns
 
     @property
     def first_and_last(self) -> tuple[str, str]:
@@ -50,7 +50,7 @@ class Student:
 
 
 def _extra_time_percent(text: str) -> float:
-    """The number in `25` or `25%`. Raises: ValueError."""
+    """Parse a percentage such as `25` or `25%`. Raises: ValueError."""
     try:
         percent = parse_number(text, "%") if text else 0.0
     except ValueError:
@@ -64,20 +64,20 @@ def _extra_time_percent(text: str) -> float:
 
 
 def _email(text: str) -> str:
-    """The address. Raises: ValueError."""
+    """Check an e-mail address, and return it. Raises: ValueError."""
     if text and not _EMAIL.fullmatch(text):
         raise ValueError(f"{text!r} is not an e-mail address")
     return text
 
 
 def _team(text: str) -> str:
-    """The name of one team. Raises: ValueError."""
+    """Check the name of a team, and return it. Raises: ValueError."""
     if re.search("[,;]", text):
         raise ValueError(f"the team {text!r} looks like several: a student is in one, whose name has no comma")
     return text
 
 
-# the fields of a student by the names that their columns may have; the first is the one that we write
+# the fields of a student, with the names that their columns may have; the first is the one that we write
 _COLUMNS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "id": ("id", str),
     "name": ("name", str),
@@ -93,7 +93,7 @@ _TWO_NAMES = ("first name", "last name")
 
 @dataclass(frozen=True)
 class Roster:
-    """A class as a file gives it: which fields it has, whose columns it has besides, and the students in its order."""
+    """The contents of a roster file: its fields, its unknown columns, and the students in the order of the file."""
 
     fields: frozenset[str]
     unused: Sequence[str]
@@ -101,17 +101,17 @@ class Roster:
 
 
 def read_roster(file: Path) -> list[Student]:
-    """The students of a file, in its order; raises like `read_file`."""
+    """Read the students of a file, in its order; raises like `read_file`."""
     return [*read_file(file).students]
 
 
 def class_roster(root: Path) -> list[Student]:
-    """The students of the course's own roster, none where nothing was imported yet; raises like `read_file`."""
+    """Read the students of the course's own roster; empty if none was imported yet; raises like `read_file`."""
     return read_roster(root / ROSTER) if (root / ROSTER).exists() else []
 
 
 def read_file(file: Path) -> Roster:
-    """The roster in a file.
+    """Read a roster from a file.
 
     Raises:
         ValueError: the file is not such a CSV, is empty, or has rows that cannot be used; all are named with their
@@ -141,7 +141,7 @@ def _students(table: CsvTable, named: dict[str, str], problems: list[str]) -> It
     """Each row's student with the line; what is wrong in a row is added to the problems."""
     for line, row in table.rows:
         cells = {named[name]: " ".join(value.split()) for name, value in row.items()}
-        if not cells.get("name"):  # as nbgrader's own file of students has it
+        if not cells.get("name"):  # nbgrader's own file of students has separate columns
             cells["name"] = " ".join(cells[part] for part in _TWO_NAMES if cells.get(part))
         found: dict[str, Any] = {}
         for column, (field, read) in _COLUMNS.items():
@@ -160,7 +160,7 @@ def _students(table: CsvTable, named: dict[str, str], problems: list[str]) -> It
 
 
 def _repeated(rows: Sequence[tuple[int, Student]]) -> Iterator[str]:
-    """A sentence for each id, address or LMS id that is an earlier line's."""
+    """A sentence for each id, address or LMS id that an earlier line already has."""
     for field, words in (("id", "id"), ("email", "address"), ("lms_id", "LMS id")):
         seen: dict[str, int] = {}
         for line, student in rows:
@@ -170,7 +170,7 @@ def _repeated(rows: Sequence[tuple[int, Student]]) -> Iterator[str]:
 
 
 def updated(earlier: Sequence[Student], new: Roster) -> list[Student]:
-    """The new students; what their file has no column for stays as it was in the earlier roster."""
+    """The new students; fields for which their file has no column are kept from the earlier roster."""
     before = {student.id: student for student in earlier}
     return [
         replace(before.get(one.id, one), **{field: getattr(one, field) for field in new.fields}) for one in new.students

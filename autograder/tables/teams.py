@@ -10,7 +10,7 @@ from autograder.tables.roster import class_roster
 
 
 def teams(root: Path, assignment: str) -> dict[str, tuple[str, ...]]:
-    """By student all members of their team, in the roster's order; none where the assignment is not for teams.
+    """Map each student to all members of their team, in roster order; empty if the assignment is not for teams.
 
     Raises:
         ValueError: the course's roster or the assignment's settings cannot be read.
@@ -24,7 +24,7 @@ def teams(root: Path, assignment: str) -> dict[str, tuple[str, ...]]:
 
 
 def team_extensions(root: Path) -> Extensions:
-    """The extensions in the course's record; every member of a team has the longest of any member's.
+    """The extensions in the course's record; every member of a team gets the longest one of any member.
 
     Raises:
         ValueError: the record or the roster cannot be read.
