@@ -1,4 +1,4 @@
-"""What students hand in: collecting it, finding it, and reading it as files from strangers."""
+"""Students' submissions: collecting them, finding them, and reading them as untrusted files."""
 
 
 class Malformed(ValueError):

@@ -1,7 +1,7 @@
-"""Reading what a stranger wrote in a process of its own, with limits of memory and of processor time.
+"""Reading untrusted files in a separate process with limits on memory and CPU time.
 
-Python's parsers of source and of JSON can take gigabytes for a file of a few hundred kilobytes. Only plain data comes
-back from that process.
+Python's parsers of source and of JSON can need gigabytes for a file of a few hundred kilobytes. The process returns
+only plain data.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from autograder.submissions.cell_facts import CellFacts
 
 MEMORY_BYTES = 512 << 20
 CPU_S = 10
-LIMITS = f"{MEMORY_BYTES >> 20} MB of memory and {CPU_S} s"  # as students read them
+LIMITS = f"{MEMORY_BYTES >> 20} MB of memory and {CPU_S} s"  # in the words that students read
 _MAX_ANSWER_BYTES = 64 << 20
-_NUM_KEPT = 8  # of answers about sources: nbgrader asks again for what the judge has asked for
+_NUM_KEPT = 8  # cached answers about sources: nbgrader repeats the judge's requests
 _PROGRAM = """\
 import sys
 sys.path.insert(0, sys.argv[1])
 from autograder.submissions import bounded_program
 bounded_program.main(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
 """
-_TURN = threading.Lock()  # one process at a time, so that the limits hold for a class too
+_TURN = threading.Lock()  # one process at a time, so that the limits hold for a whole class
 
 
 def content_of(file: IO[bytes]) -> Any:
-    """What a large notebook holds besides outputs, like `notebook_json.content_of`.
+    """Read the content of a large notebook without outputs, like `notebook_json.content_of`.
 
     Raises:
-        Malformed: as there, or the limits do not suffice.
+        Malformed: as there, or the limits are too low for the file.
     """
     for answer in _answers("content", file):
         if "malformed" in answer:
@@ -48,7 +48,7 @@ def content_of(file: IO[bytes]) -> Any:
 
 @functools.lru_cache(_NUM_KEPT)
 def facts(sources: tuple[str, ...]) -> list[CellFacts]:
-    """What each source defines and names; fewer than there are sources where the limits do not suffice for the next."""
+    """Find the facts about each source, up to the first source for which the limits are too low."""
     with tempfile.TemporaryFile() as asked:
         asked.write(line(sources))
         asked.seek(0)
@@ -56,9 +56,9 @@ def facts(sources: tuple[str, ...]) -> list[CellFacts]:
 
 
 def _answers(kind: str, asked: IO[bytes]) -> list[Any]:
-    """What the process answered, a value for each line, as far as it came."""
+    """The answers of the process, one per line, up to the point where it stopped."""
     limits = [str(MEMORY_BYTES), str(CPU_S)]
-    # -I and -S: neither the environment nor installed packages matter to it
+    # -I and -S: ignore the environment and installed packages
     command = [sys.executable, "-I", "-S", "-B", "-c", _PROGRAM, str(Path(__file__).parents[2]), kind, *limits]
     pipes: dict[str, Any] = {"stdin": asked, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with _TURN, subprocess.Popen(command, **pipes) as process:

@@ -1,6 +1,6 @@
-"""The program of a process with limits that reads what a stranger wrote; `bounded_process` starts it.
+"""The program of the limited process that reads untrusted files; `bounded_process` starts it.
 
-Imports only the standard library, and little of that: every submission starts one.
+Imports only a little of the standard library, because every submission starts one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(kind: str, memory_bytes: int, cpu_s: int) -> None:
 
 
 def line(value: Any) -> bytes:
-    """A value as one line; text that no file can hold comes through as it is."""
+    """A value as one line of JSON; lone surrogates, which cannot be encoded, are preserved."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 

@@ -1,6 +1,6 @@
-"""What a cell of Python source defines and names, found in its syntax tree without running it.
+"""Facts about cells of Python source, such as their definitions, found in the syntax tree without running them.
 
-Imports only the standard library: it runs in a process of its own, whose memory and time are limited.
+Imports only the standard library: it runs in a separate process with limits on memory and time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# names by which code could look beyond its task; a submission that has one is shown to the instructor
+# names with which code could look beyond its task; a submission that uses one is shown to the instructor
 # fmt: off
 _ANYWHERE = (
     "_getframe", "_current_frames", "currentframe", "f_back", "f_globals", "f_locals", "f_builtins", "tb_frame",
@@ -30,21 +30,21 @@ _DOTTED = (
     "worldsize.pricing", "worldsize.memory", "worldsize.framing",
 )
 # fmt: on
-_CALLED = ("exec", "eval", "compile", "globals")  # plain names, which are methods of other things too
+_CALLED = ("exec", "eval", "compile", "globals")  # only as plain names: other objects have methods of these names
 _PATHS = r"/proc\b|/dev/shm\b|/dev/fd\b|/sys\b|/tmp\b"
 _TEXTS = re.compile(rf"{_PATHS}|\b(?:{'|'.join(map(re.escape, (*_ANYWHERE, *_DOTTED)))})\b")
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_MAX_SIGHTINGS = 20  # of one cell
-_MAX_OWNERS = 10  # before a dot
-_MAX_CHARS = 80  # of one sighting
-_UNPARSE_DEPTH = 20_000  # Python's own functions, which need no C stack; a sum of a thousand terms is that deep
+_MAX_SIGHTINGS = 20  # per cell
+_MAX_OWNERS = 10  # nested attributes before a dot
+_MAX_CHARS = 80  # per sighting
+_UNPARSE_DEPTH = 20_000  # Python frames, which need no C stack; a sum of a thousand terms is that deep
 
 
 class CellFacts(NamedTuple):
-    """What is known of one cell.
+    """The facts about one cell.
 
-    `definitions` are its imports, functions, classes and literal constants as source; `sightings` the names in it that
-    an instructor should see; `is_unwritten` is True where a function only raises NotImplementedError.
+    `definitions` are its imports, functions, classes and literal constants as source; `sightings` are the names in it
+    that an instructor should see; `is_unwritten` is True if a function only raises NotImplementedError.
     """
 
     definitions: str = ""
@@ -53,19 +53,19 @@ class CellFacts(NamedTuple):
 
 
 def facts(sources: list[str]) -> Iterator[CellFacts]:
-    """The facts about each of a notebook's cells, in order; an import in one cell gives its name to those after it.
+    """Find the facts about each of a notebook's cells, in order; names imported in a cell are known in later cells.
 
-    Nothing is known of a cell that is not Python.
+    A cell that is not Python has no facts.
 
     Raises:
-        RecursionError, MemoryError: a cell is deeper than Python's parser goes, or larger than this process may be.
+        RecursionError, MemoryError: a cell is nested too deeply for Python's parser, or needs too much memory.
     """
     modules: dict[str, str] = {}
     for source in sources:
         try:
             tree = ast.parse(source)
             text = _definitions(tree)
-        except (SyntaxError, ValueError):  # the latter of a number with too many digits to be written out
+        except (SyntaxError, ValueError):  # ValueError: a number with too many digits to be converted to text
             yield CellFacts()
             continue
         modules |= _imported(tree)
@@ -98,7 +98,7 @@ def _is_unwritten(tree: ast.Module) -> bool:
 
 
 def _only_raises(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """True where the body, besides its docstring, is one `raise NotImplementedError`."""
+    """Whether the body, apart from a docstring, is only `raise NotImplementedError`."""
     first = function.body[0]
     has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     rest = function.body[has_docstring:]
@@ -110,7 +110,7 @@ def _only_raises(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """The names that imports bind, each with what it stands for."""
+    """Map the names that imports bind to their full names."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -136,12 +136,12 @@ def _sightings(tree: ast.Module, modules: dict[str, str]) -> Iterator[str]:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.expr]:
-    """Texts that stand alone, which nothing uses."""
+    """The strings that are whole statements, such as docstrings."""
     return (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
 
 
 def _names(node: ast.AST, modules: dict[str, str]) -> Iterator[str]:
-    """The names in full that one node of a tree holds."""
+    """The full names in one node of a tree."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -157,7 +157,7 @@ def _names(node: ast.AST, modules: dict[str, str]) -> Iterator[str]:
 
 
 def _is_of(node: ast.expr, modules: dict[str, str]) -> bool:
-    """True where the first name of an attribute is a module, or a part of one: setting it changes it for all others."""
+    """Whether an attribute belongs to a module or a part of one: setting it changes it for all code."""
     depth = 0
     while isinstance(node, ast.Attribute) and depth < _MAX_OWNERS:
         node, depth = node.value, depth + 1
@@ -165,7 +165,7 @@ def _is_of(node: ast.expr, modules: dict[str, str]) -> bool:
 
 
 def _owner(node: ast.expr, modules: dict[str, str]) -> str:
-    """What stands before a dot: at most a module and two of its names, for no known name is longer."""
+    """The name before a dot: at most a module and two names, because no known name is longer."""
     names: list[str] = []
     while isinstance(node, ast.Attribute) and len(names) < 2:
         names.append(node.attr)
@@ -175,6 +175,6 @@ def _owner(node: ast.expr, modules: dict[str, str]) -> str:
 
 
 def _known(name: str) -> Iterator[str]:
-    """The names of the lists that a name in full begins with or holds."""
+    """The listed names that a full name begins with or contains."""
     yield from (known for known in _DOTTED if f"{name}.".startswith(f"{known}."))
     yield from (part for part in name.split(".") if part in _ANYWHERE)

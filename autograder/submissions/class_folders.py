@@ -1,4 +1,4 @@
-"""Which students submitted: the folders under `submitted/`, and why some of them cannot be graded."""
+"""The folders below `submitted/`: which students submitted, and why some folders cannot be graded."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _RENAME = "rename the folder"
 
 
 class ClassFolders(NamedTuple):
-    """The students who handed in an assignment, and why each of the other folders cannot be graded."""
+    """The students who submitted an assignment, and for each other folder the reason why it cannot be graded."""
 
     students: list[str]
     refused: dict[str, str]
 
 
 def class_folders(coursedir: CourseDirectory, assignment: str) -> ClassFolders:
-    """List the folders with a submission of this assignment, by name; of a team only the one that counts."""
+    """List the students who submitted this assignment, by name; of a team, only the one whose work counts."""
     submitted = Path(coursedir.format_path(coursedir.submitted_directory, ".", assignment)).parent
     names = sorted(os.listdir(submitted)) if submitted.is_dir() else []
     found = [name for name in names if (submitted / name / assignment).is_dir()]
@@ -46,12 +46,12 @@ def course_glob(coursedir: CourseDirectory, pattern: str) -> list[Path]:
 
 
 def pattern(student: str) -> str:
-    """A pattern that nbgrader matches with this student only: it takes ids for patterns and strips their blanks."""
+    """A pattern that matches only this student in nbgrader, which treats ids as patterns and strips blanks."""
     return "".join("[ ]" if one == " " else one for one in glob.escape(student))
 
 
 def _refusal(folder: Path, assignment: str) -> str:
-    """Why a student's folder cannot be graded; empty where it can."""
+    """The reason why a student's folder cannot be graded; empty if it can."""
     if reason := _odd(folder.name):
         return f"this name cannot be graded: {reason}; {_RENAME}"
     if folder.is_symlink() or (folder / assignment).is_symlink():
@@ -60,7 +60,7 @@ def _refusal(folder: Path, assignment: str) -> str:
 
 
 def _misplaced(path: Path, assignment: str) -> str:
-    """Why a file seems to be in the wrong place for this assignment; empty where nothing does."""
+    """The reason why a file seems to be in the wrong place for this assignment; empty if it does not."""
     due = f"{assignment}/{notebook_of(assignment)}.ipynb"
     if path.suffix == ".ipynb" and path.stem.casefold() == notebook_of(assignment).casefold():
         return f"this is a file; put it into a student's folder, as {due}"
@@ -71,7 +71,7 @@ def _misplaced(path: Path, assignment: str) -> str:
 
 
 def _odd(name: str) -> str:
-    """What in a student's name nbgrader or the gradebook would refuse; empty where nothing is."""
+    """The part of a student's name that nbgrader or the gradebook would reject; empty if there is none."""
     if any("\ud800" <= one <= "\udfff" for one in name):
         return "it is not text in UTF-8"
     if any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in name):

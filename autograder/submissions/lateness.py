@@ -1,7 +1,7 @@
-"""Late penalties from the collector's time, by a policy in nbgrader_config.py.
+"""Late penalties, computed from the collector's time with the policy in nbgrader_config.py.
 
-nbgrader takes the time of a submission from `timestamp.txt`, which lies among the student's own files. Here it counts
-only where `c.Policy.trust_timestamps` says so; otherwise the time in the collectors' record does.
+nbgrader takes the time of a submission from `timestamp.txt`, which is one of the student's own files. Here it counts
+only if `c.Policy.trust_timestamps` is set; otherwise the time in the collectors' record counts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _DAY_S = 86400
 
 
 class Policy(LateSubmissionPlugin):
-    """How many points a late submission loses: by default none.
+    """Policy for the points that a late submission loses: none by default.
 
     A submission is late after the due date and the grace period; then every day begun since the due date counts.
-    nbgrader computes a penalty while autograding. `autograder late` computes it again, as is needed after points were
-    given by hand or a date has changed.
+    nbgrader computes penalties while autograding. After points were given by hand or a date has changed, run
+    `autograder late` to compute them again.
     """
 
     grace_minutes = Float(0, min=0, help="Minutes after the due date that cost nothing.").tag(config=True)
@@ -48,7 +48,7 @@ class Policy(LateSubmissionPlugin):
 
 
 def submitted_at(coursedir: CourseDirectory, folder: str) -> datetime | None:
-    """When the submission in a folder was handed in, in UTC, or None when no trusted source says so.
+    """The time when the work in a folder was submitted, in UTC; None if no trusted source records it.
 
     Raises:
         ValueError: the collectors' record cannot be read.
@@ -58,7 +58,7 @@ def submitted_at(coursedir: CourseDirectory, folder: str) -> datetime | None:
         coursedir.submitted_directory, "(?P<student>[^/]+)", "(?P<assignment>[^/]+)", escape=True
     )
     found = re.fullmatch(names, folder)
-    if not found:  # a copy that nbgrader made: the time only decides whether it is out of date
+    if not found:  # nbgrader's own copy: the time is used only to decide whether the copy is out of date
         return _read_timestamp(written)
     time = read_collected(Path(coursedir.root)).get((found["assignment"], found["student"]))
     if time or not written.exists():
@@ -74,8 +74,8 @@ def submitted_at(coursedir: CourseDirectory, folder: str) -> datetime | None:
 
 
 def _read_timestamp(path: Path) -> datetime | None:
-    """The time in a file; None without a file, or where its text is not a time."""
-    if not path.is_file():  # a pipe would never end
+    """The time in a file; None if there is no file or its text is not a time."""
+    if not path.is_file():  # reading a pipe would never end
         return None
     try:
         with open(path, encoding="utf-8") as file:
@@ -86,5 +86,5 @@ def _read_timestamp(path: Path) -> datetime | None:
 
 def install() -> None:
     """Make every nbgrader command ask `submitted_at` for the time of a submission."""
-    # nbgrader has no plugin for this, and all of its commands must agree
+    # nbgrader has no extension point for this, and all of its commands must agree
     CourseDirectory.get_existing_timestamp = lambda self, dest_path: submitted_at(self, dest_path)

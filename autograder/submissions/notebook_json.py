@@ -1,6 +1,6 @@
-"""The JSON of a stranger's notebook: bounded in depth and in the number of its values, without its outputs.
+"""Reading the JSON of an untrusted notebook without its outputs, with limits on depth and number of values.
 
-Imports only the standard library: large files are read in a process of their own, which needs nothing else.
+Imports only the standard library, so that the separate process that reads large files starts fast.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 
 from autograder.submissions import Malformed
 
-_ID = re.compile(r"(?!cell-)[A-Za-z0-9_-]{1,64}")  # nbformat's own form, but for our own names
+_ID = re.compile(r"(?!cell-)[A-Za-z0-9_-]{1,64}")  # nbformat's pattern, without the prefix of our own ids
 _WITH_IDS = 5  # the first minor version of nbformat 4 in which cells have ids
 _MAX_LINE = 200
 MAX_DEPTH = 40
-MAX_NODES = 200_000  # values besides outputs; each may cost a hundred times its bytes. An honest file has 1000
+MAX_NODES = 200_000  # values outside outputs; each may need a hundred times its bytes. A normal file has 1000
 
 
 def content_of(file: bytes) -> Any:
-    """What a file holds besides outputs.
+    """Read the content of a notebook file without outputs.
 
     Raises:
-        Malformed: it is not JSON, nested too deep, or of too many values.
+        Malformed: it is not JSON, nested too deeply, or has too many values.
     """
     try:
         content = json.loads(file.decode("utf-8-sig"))
@@ -38,13 +38,13 @@ def content_of(file: bytes) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's text, cut where it is very long."""
+    """The first line of an error's text, cut if it is very long."""
     line = str(error).strip().split("\n")[0]
     return line if len(line) <= _MAX_LINE else line[:_MAX_LINE] + " ..."
 
 
 def _forget(content: Any) -> None:
-    """Remove outputs, which are not read, and give each cell a plain id: nbformat would print a line for each other."""
+    """Remove outputs and give each cell a valid, unique id, because nbformat prints a line for each other id."""
     if not isinstance(content, dict):
         return
     if content.get("nbformat_minor") in range(_WITH_IDS):
@@ -58,7 +58,7 @@ def _forget(content: Any) -> None:
 
 
 def _plain_id(given: Any, number: int, taken: set[str]) -> str:
-    """The id of a cell, or one of our own in place of an id that is not valid or not its alone."""
+    """The id of a cell, or a new one if its id is invalid or already taken."""
     if not isinstance(given, str) or not _ID.fullmatch(given) or given in taken:
         return f"cell-{number}"
     taken.add(given)

@@ -1,6 +1,6 @@
-"""Requests for a regrade: `regrade.md` beside a notebook, with a heading for each cell in question and reasons below.
+"""Requests for a regrade in `regrade.md` next to a notebook: a heading for each cell in question, then the reasons.
 
-A request counts as answered for as long as the student leaves its words as they are.
+A request counts as answered until the student changes its text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autograder.tables.regrades import read_answers
 
 REQUEST = "regrade.md"
 MAX_BYTES = 64 << 10
-MAX_REQUESTS = 100  # in one file
+MAX_REQUESTS = 100  # per file
 _clear: Any = ZipCollectApp._clear_existing_files
 _HEADING = re.compile(r"^#{1,6}[ \t]+`?([^\s`:]+)`?[ \t]*:?[ \t]*(.*)$")
 
@@ -36,7 +36,7 @@ class RegradeRequest:
 
     @property
     def id(self) -> str:
-        """A short hash of its words."""
+        """A short hash of the request's text."""
         return hashlib.sha256(f"{self.cell}\n{self.why}".encode()).hexdigest()[:12]
 
 
@@ -59,7 +59,7 @@ def requests(coursedir: CourseDirectory, assignment: str, student: str) -> list[
 
 
 def _text(path: Path) -> str:
-    """A student's text, or a sentence on why it cannot be read; empty without a file."""
+    """The text of a student's file, or a sentence that says why it cannot be read; empty without a file."""
     if not os.path.lexists(path):
         return ""
     if path.is_symlink() or not path.is_file():
@@ -71,7 +71,7 @@ def _text(path: Path) -> str:
 
 
 def _sections(text: str) -> list[tuple[str, str]]:
-    """The heading and the text of each section; what comes before the first heading has none."""
+    """The heading and the text of each section; text before the first heading has an empty heading."""
     found: list[tuple[str, list[str]]] = [("", [])]
     for line in text.split("\n"):
         if heading := _HEADING.match(line):
@@ -83,7 +83,7 @@ def _sections(text: str) -> list[tuple[str, str]]:
 
 
 def install() -> None:
-    """Make `nbgrader zip_collect --force` keep the request in a folder that it empties: no archive holds one."""
+    """Make `nbgrader zip_collect --force` keep requests in folders that it empties: archives do not contain them."""
     ZipCollectApp._clear_existing_files = lambda self, path: _clear_all_but_request(self, path)
 
 

@@ -1,4 +1,4 @@
-"""The code of a submission that hidden checks may rely on, and what its source shows without being run."""
+"""Selecting the code of a submission for hidden checks, and facts about its source found without running it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autograder.submissions.submitted_files import grade_id
 
 
 class StudentCode(NamedTuple):
-    """The code of a submission that hidden checks get, and what its source shows without being run.
+    """The code of a submission for hidden checks, and facts about its source found without running it.
 
     `cells` are (name, source), in the order of the submission. `look_at` has a line for each cell with names that an
     instructor should see. `unwritten` are the grade cells whose function is not written yet.
@@ -27,7 +27,7 @@ class StudentCode(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """The source of a cell or of a program; error messages call it `label`."""
+    """The source of a cell or of a program; `label` is its name in error messages."""
 
     name: str
     label: str
@@ -103,7 +103,7 @@ def _cells(submission: NotebookNode, release: NotebookNode) -> Iterator[_Piece]:
 
 
 def _unchanged(pieces: Collection[_Piece], release: NotebookNode) -> set[str]:
-    """The answer cells that are as they were released."""
+    """The answer cells that the student did not change."""
     released = {grade_id(cell): _without_magics(cell.source).strip() for cell in release.cells}
     return {piece.name for piece in pieces if piece.is_answer and released.get(piece.name) == piece.source.strip()}
 
@@ -128,5 +128,5 @@ def _is_given_code(cell: NotebookNode) -> bool:
 
 
 def _without_magics(source: str) -> str:
-    """The source with lines that only IPython understands blanked, so that line numbers stay."""
+    """Blank the lines that only IPython understands; line numbers do not change."""
     return "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in source.split("\n"))

@@ -1,4 +1,4 @@
-"""One student's submission, read once: everything after that, from the judge to the gradebook, uses this object."""
+"""A student's submission, read once: all later steps, from the judge to the gradebook, use this object."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_ra
 
 @dataclass(frozen=True)
 class Submission:
-    """What a student handed in for an assignment.
+    """A student's work for an assignment.
 
-    `notebook` is the released one with the student's text in it, and with the cells that the student added. `programs`
-    are the sources of the files that came with it, by name. `code` is what hidden checks get of both.
+    `notebook` is the released notebook with the student's sources and added cells. `programs` are the sources of the
+    submitted programs, by name. `code` is the code of both that hidden checks get.
     """
 
     path: Path
@@ -49,7 +49,7 @@ def read_submission(
 
 
 def _refuse_form_of_another(notebook: NotebookNode, student: str) -> None:
-    """Raise Malformed where the notebook says that it was made for a different student."""
+    """Raise Malformed if the notebook's metadata names a different student."""
     quiz = notebook.metadata.get("quiz")
     made_for = quiz.get("student") if isinstance(quiz, dict) else None
     if student and made_for and str(made_for).casefold() != student.casefold():
@@ -59,7 +59,7 @@ def _refuse_form_of_another(notebook: NotebookNode, student: str) -> None:
 
 
 def _repaired(submitted: NotebookNode, release: NotebookNode) -> NotebookNode:
-    """The submitted cells with the released metadata and grade cells; of cells that share a grade id, the last."""
+    """The submitted cells with the released metadata and grade cells; of cells with the same grade id, the last."""
     known = {grade_id(cell): cell for cell in release.cells if grade_id(cell)}
     cells: list[NotebookNode] = []
     for number, cell in reversed(list(enumerate(submitted.cells, start=1))):

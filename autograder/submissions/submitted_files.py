@@ -1,4 +1,4 @@
-"""Strict readers of the files that a student hands in, a notebook and programs: a stranger wrote them."""
+"""Strict readers of the untrusted files that a student submits: a notebook and programs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from autograder.submissions import Malformed, bounded_process, notebook_json
 from autograder.submissions.notebook_json import first_line
 
 MAX_PROGRAM_BYTES = 1 << 20
-MAX_SOURCE_CHARS = 1 << 20  # of all cells together; parsing costs hundreds of bytes for each
+MAX_SOURCE_CHARS = 1 << 20  # in all cells together; parsing needs hundreds of bytes per character
 MAX_CELLS = 2000
 CELL_TYPES = ("code", "markdown", "raw")
-_VERSION = 4  # of a notebook's form, since 2015; nbformat reads older ones without bounds
-_SMALL_BYTES = 1 << 20  # JSON of this size never takes more than some forty megabytes
+_VERSION = 4  # the notebook format since 2015; nbformat reads older formats without limits
+_SMALL_BYTES = 1 << 20  # JSON of this size never needs more than about forty megabytes
 
 
 def read_notebook(path: Path) -> NotebookNode:
-    """Read a stranger's file as a valid notebook, without its outputs and ids.
+    """Read an untrusted file as a valid notebook, without its outputs and ids.
 
     Raises:
         Malformed: it is not a plain file, is too large, not JSON, nested too deep, of too many values, with unknown
@@ -44,8 +44,8 @@ def read_notebook(path: Path) -> NotebookNode:
         raise Malformed(f"The file is {said}. Open it in JupyterLab, save it and submit it again.")
     try:
         notebook = nbformat.reads(json.dumps(content), as_version=_VERSION)
-        nbformat.validate(notebook)  # reading only logs what is wrong
-    except Exception as error:  # nbformat raises anything that a stranger's file provokes
+        nbformat.validate(notebook)  # reading only logs problems
+    except Exception as error:  # an untrusted file can make nbformat raise anything
         raise Malformed(f"The file is not a valid notebook: {first_line(error)}.") from None
     _refuse_cells(notebook.cells)
     return notebook
@@ -70,7 +70,7 @@ def read_program(path: Path) -> str:
 
 
 def grade_id(cell: NotebookNode) -> str:
-    """The id by which the gradebook knows a cell; empty for one that it does not know."""
+    """The id of a cell in the gradebook; empty for a cell that is not in it."""
     marks = cell.metadata.get("nbgrader")
     name = marks.get("grade_id") if isinstance(marks, dict) else None
     return name if isinstance(name, str) else ""
@@ -84,8 +84,8 @@ def _content(path: Path, size: int) -> Any:
 
 
 def _refuse_cells(cells: list[NotebookNode]) -> None:
-    """Raise Malformed where the cells are of an unknown type, not valid Unicode, too many or too long."""
-    # nbformat allows any type in a minor version that it does not know yet
+    """Raise Malformed if the cells are of an unknown type, not valid Unicode, too many or too long."""
+    # nbformat allows any type in minor versions newer than it knows
     if unknown := [cell.cell_type for cell in cells if cell.cell_type not in CELL_TYPES]:
         raise Malformed(f"The notebook has a cell of a type that is none of Jupyter's: {repr(unknown[0])[:40]}.")
     try:
@@ -99,7 +99,7 @@ def _refuse_cells(cells: list[NotebookNode]) -> None:
 
 
 def _why_absent(path: Path) -> str:
-    """Why there is nothing to grade, for the student."""
+    """The reason why there is nothing to grade, as a sentence for the student."""
     if others := other_notebooks(path.parent, path.name):
         names = ", ".join(shown(other.name) for other in others[:3]) + (", ..." if len(others) > 3 else "")
         return (

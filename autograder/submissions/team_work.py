@@ -1,4 +1,4 @@
-"""Whose submission counts for a team: the latest one, according to the collectors' record."""
+"""The submission that counts for a team: the latest, according to the collectors' record."""
 
 from __future__ import annotations
 
