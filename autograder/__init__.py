@@ -1,1 +1,1 @@
-"""The course engine: build, sandbox, judge, grade and report. It knows no particular lab."""
+"""The course engine: build, sandbox, judge, grade and report. It knows no lab by name."""

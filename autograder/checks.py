@@ -1,4 +1,4 @@
-"""What the author of a lab's hidden checks imports, by names that stay wherever the engine keeps them."""
+"""The names that hidden checks import: a stable interface, whichever module of the engine defines them."""
 
 from autograder.judging.checks.check import PartlyHeld, StudentFailed, hinted, points
 from autograder.judging.checks.draws import between, drawn_cluster, positive, shuffled, whole

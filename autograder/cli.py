@@ -272,7 +272,7 @@ def grade(
 
 
 def _verdicts(done: Mapping[str, Judged]) -> Table:
-    """One row for each student; with names in the source that an instructor should see, where there are any."""
+    """A table with a row for each student; if there are names that an instructor should see, a column with them."""
     seen = any(one.look_at for one in done.values())
     table = Table("student", "score", "verdict", *(["look at"] if seen else []), box=SIMPLE)
     for student, one in sorted(done.items()):
@@ -283,7 +283,7 @@ def _verdicts(done: Mapping[str, Judged]) -> Table:
 
 
 def _show_unread(coursedir: CourseDirectory, lab: str) -> None:
-    """Say how many answers wait for points by hand, and which had some for an earlier text."""
+    """Print how many answers wait for points by hand, and which had points for an earlier text."""
     from nbgrader.api import Gradebook
 
     from autograder.grading.term.hand_grades import unread
@@ -424,7 +424,7 @@ def passback(
 
 
 def _show_left_out(left_out: Sequence[tuple[Standing, str]]) -> None:
-    """Name the rows that another system got no score for."""
+    """Print the rows for which the other system got no score."""
     if left_out:
         table = Table("student", "assignment", "why there is no score", box=SIMPLE)
         for row, reason in left_out:

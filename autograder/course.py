@@ -1,4 +1,4 @@
-"""The course folder as nbgrader sees it, for commands that are not nbgrader's own."""
+"""The course folder, in nbgrader's terms, for commands that are not nbgrader's own."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from traitlets.config import Config, Configurable
 
 
 def open_course(root: Path) -> CourseDirectory:
-    """The folders and the gradebook that nbgrader_config.py in `root` names.
+    """Open the folders and the gradebook that nbgrader_config.py in `root` names.
 
     Raises:
-        ValueError: that file fails; nbgrader itself would report it and go on with settings of its own.
+        ValueError: that file fails; nbgrader itself would report it and continue with default settings.
     """
     app, here = NbGrader(), os.getcwd()
     app.raise_config_file_errors = True
@@ -30,7 +30,7 @@ def open_course(root: Path) -> CourseDirectory:
         ) from error
     finally:
         os.chdir(here)
-    return CourseDirectory(parent=app, root=str(root))  # nbgrader makes its own before it has read the configuration
+    return CourseDirectory(parent=app, root=str(root))  # nbgrader creates its own before it has read the configuration
 
 
 def coursedir_of(part: Configurable) -> CourseDirectory:
@@ -42,15 +42,15 @@ def coursedir_of(part: Configurable) -> CourseDirectory:
 
 
 def settings_of(coursedir: CourseDirectory) -> Config:
-    """The settings of the command that a course folder belongs to, which makes the folder before it reads them."""
+    """The settings of the command that a course folder belongs to; the folder itself may have been created earlier."""
     return coursedir.parent.config if coursedir.parent else coursedir.config
 
 
-QUIZ_KEY = "key.json"  # in the source of an assignment that is a quiz, in place of hidden checks
+QUIZ_KEY = "key.json"  # in the source folder of a quiz, where a lab has hidden checks
 
 
 def graded_files(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str, Path]:
-    """Where the submission, the release and the hidden checks of a grading lie now."""
+    """The current paths of the submission, the release and the hidden checks of a grading."""
     name = names["notebook"] + ".ipynb"
     submitted = coursedir.format_path(coursedir.submitted_directory, names["student"], names["assignment"])
     release = coursedir.format_path(coursedir.release_directory, ".", names["assignment"])
@@ -67,7 +67,7 @@ def source_of(coursedir: CourseDirectory, assignment: str) -> Path:
 
 
 def programs_of(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str, Path]:
-    """Where the programs of a grading lie now, as "submitted/NAME" and "reference/NAME"."""
+    """The current paths of the programs of a grading, as "submitted/NAME" and "reference/NAME"."""
     places = graded_files(coursedir, names)
     return {
         f"{kind}/{name}": place.with_name(name)
@@ -77,25 +77,25 @@ def programs_of(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str, 
 
 
 def hidden(source: Path) -> Path:
-    """What decides the grades of an assignment: hidden checks, or the key of a quiz."""
+    """The file that decides the grades of an assignment: its hidden checks, or the key of a quiz."""
     key = source / QUIZ_KEY
     return key if key.is_file() else source / "checks.py"
 
 
 def notebook_of(assignment: str) -> str:
-    """The name of the notebook that an assignment asks for, without its suffix: that of a project is its report."""
+    """The name of an assignment's notebook, without suffix; the notebook of a project is its report."""
     return "report" if is_project(assignment) else assignment
 
 
 def handed_in(folder: Path, notebook: str) -> Path:
-    """The notebook that a student handed in: of this name, or the only one in the folder; it may be absent."""
+    """The notebook that a student submitted: with this name, or the only one in the folder; it may be absent."""
     due = folder / f"{notebook}.ipynb"
     others = [] if os.path.lexists(due) else other_notebooks(folder, due.name)
     return others[0] if len(others) == 1 else due
 
 
 def other_notebooks(folder: Path, name: str) -> list[Path]:
-    """The plain files of a folder that are notebooks, under another name; browsers and hidden folders make copies."""
+    """The notebooks in a folder that have a different name, such as the copies that browsers make."""
     found = sorted(folder.glob("*.ipynb")) if folder.is_dir() else []
     return [
         path for path in found if path.name != name and path.name[0] != "." and path.is_file() and not path.is_symlink()
@@ -103,24 +103,24 @@ def other_notebooks(folder: Path, name: str) -> list[Path]:
 
 
 def is_project(assignment: str) -> bool:
-    """True for an assignment of a report and programs; its name says so."""
+    """Whether an assignment consists of a report and programs, according to its name."""
     return assignment.startswith("project")
 
 
-SETTINGS = "lab.toml"  # beside the solution of a lab that needs other settings than usual
+SETTINGS = "lab.toml"  # in the folder of a lab that does not use the default settings
 
 
 class LabSettings(BaseModel):
-    """What judging the submissions to one lab takes, and whose they are.
+    """The settings for judging submissions to a lab, and whether teams share them.
 
-    A project has real jobs, is timed and has teams, unless its file says otherwise.
+    By default, a project has real jobs, is timed and has teams.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    call_s: float | None = Field(default=None, gt=0)  # seconds of one run of student code; None: as for every lab
-    total_s: float | None = Field(default=None, gt=0)  # of all runs of one submission
-    limits: dict[str, Any] = {}  # of the sandbox, where the lab needs others than usual
+    call_s: float | None = Field(default=None, gt=0)  # seconds of one run of student code; None: the default
+    total_s: float | None = Field(default=None, gt=0)  # seconds of all runs of one submission
+    limits: dict[str, Any] = {}  # of the sandbox, if they differ from the default
     num_gpus: float = Field(default=0, ge=0)  # for judging one submission
     has_real_jobs: bool = False  # judged by jobs of up to a minute; `autograder verify --real-jobs` takes its answers
     is_timed: bool = False  # speed is graded, so submissions never share cores
@@ -128,10 +128,10 @@ class LabSettings(BaseModel):
 
 
 def lab_settings(source: Path) -> LabSettings:
-    """The settings of the lab whose solution is in this folder.
+    """Read the settings of the lab whose solution is in this folder.
 
     Raises:
-        ValueError: its file cannot be read, or has a key that is unknown or a value that is not possible.
+        ValueError: the file cannot be read, or has an unknown key or an invalid value.
     """
     path, shown = source / SETTINGS, f"{source.name}/{SETTINGS}"
     kind = dict.fromkeys(("has_real_jobs", "is_timed", "has_teams"), is_project(source.name))
@@ -145,7 +145,7 @@ def lab_settings(source: Path) -> LabSettings:
 
 
 def _described(problem: Any) -> str:
-    """A problem that pydantic found: the key, and what would be right."""
+    """A problem found by pydantic: the key, and the values that are valid."""
     key = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         return f"there is no key {key}; a lab can set {', '.join(LabSettings.model_fields)}."
@@ -153,7 +153,7 @@ def _described(problem: Any) -> str:
 
 
 def beside(released_folder: Path) -> list[str]:
-    """The names of the programs that were released beside a notebook, and are to come back beside it."""
+    """The names of the programs that were released next to a notebook and must be submitted with it."""
     return sorted(path.name for path in released_folder.glob("*.py") if is_project(released_folder.name))
 
 
@@ -161,8 +161,8 @@ CONFIG_FILE = "nbgrader_config.py"
 
 
 def find_root(start: Path) -> Path:
-    """The course folder that `start` lies in. Raises: ValueError."""
+    """Find the course folder that contains `start`. Raises: ValueError."""
     for folder in (start, *start.parents):
         if (folder / CONFIG_FILE).exists():
             return folder
-    raise ValueError(f"{start} lies in no course: change to the folder that holds {CONFIG_FILE}.")
+    raise ValueError(f"{start} is not in a course: change to the folder that holds {CONFIG_FILE}.")

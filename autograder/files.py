@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, templates, zips, hashes of strangers' files, and cells no spreadsheet runs."""
+"""Writing files atomically, templates, zips, hashes of untrusted files, and CSV cells that spreadsheets do not run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MAX_BYTES = 20 << 20
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
-# what a spreadsheet takes for a formula, or for the start of one after it has skipped white space
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can record
+# characters with which a spreadsheet begins a formula, or that it skips before one
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def templates() -> Environment:
-    """The templates of pages: values are escaped, and an unknown name is an error."""
+    """The environment of page templates: it escapes values, and an unknown name is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # most commands write no page
 
     return Environment(
@@ -35,9 +35,9 @@ def templates() -> Environment:
 
 
 def file_sha256(path: Path) -> str | None:
-    """The hash of a plain file, or of its size and beginning if it is too large to be read; None for anything else.
+    """The hash of a plain file, or of its size and beginning if it is too large; None if it is not a plain file.
 
-    None also for a file that may not be read: reading it later is the fault of that submission, not of the whole class.
+    None also for a file without permission to read, so that it fails only its own submission and not the whole class.
     """
     try:
         if path.is_symlink() or not path.is_file():
@@ -52,31 +52,31 @@ def file_sha256(path: Path) -> str | None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text with `replace_file`, in a folder that is created where it is missing."""
+    """Write a text with `replace_file`, and create its folder if it does not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, text.encode())
 
 
 def packed(files: Mapping[str, str | bytes]) -> bytes:
-    """A zip of these files, by their paths in it; the same bytes for the same files."""
+    """Pack files, given by their paths, in a zip; the same files give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for path, content in files.items():
             info = zipfile.ZipInfo(path, _EPOCH)
             info.compress_type = zipfile.ZIP_DEFLATED
-            info.create_system, info.external_attr = 3, 0o644 << 16  # as on Unix, wherever it is made
+            info.create_system, info.external_attr = 3, 0o644 << 16  # as on Unix, on every system
             archive.writestr(info, content)
     return buffer.getvalue()
 
 
 def neutral(value: object) -> object:
-    """A value as a CSV cell that no spreadsheet takes for a formula."""
-    # an apostrophe is what spreadsheets themselves put before text that only looks like a formula
+    """Escape a value as a CSV cell that no spreadsheet treats as a formula."""
+    # spreadsheets themselves put an apostrophe before text that looks like a formula
     return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) else value
 
 
 def write_csv(to: Path, lines: Iterable[Sequence[object]], are_all_quoted: bool = False) -> None:
-    """Write a CSV file, with cells that no spreadsheet takes for a formula."""
+    """Write a CSV file with cells that no spreadsheet treats as formulas."""
     to.parent.mkdir(parents=True, exist_ok=True)
     with open(to, "w", newline="", encoding="utf-8") as file:
         quoting = csv.QUOTE_ALL if are_all_quoted else csv.QUOTE_MINIMAL
@@ -84,5 +84,5 @@ def write_csv(to: Path, lines: Iterable[Sequence[object]], are_all_quoted: bool 
 
 
 def shown(name: object) -> str:
-    """A name that a stranger gave to a file, as text that can be printed and written."""
+    """An untrusted file name as text that is safe to print and write."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(name))

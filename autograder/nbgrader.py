@@ -1,6 +1,6 @@
-"""What nbgrader_config.py names: every class and function of the course that nbgrader loads, by a name that stays.
+"""The classes and functions that nbgrader_config.py names: a stable interface for nbgrader.
 
-Each is imported when nbgrader asks for it, so that a command waits only for what it uses.
+Each is imported when nbgrader first uses it, so that commands start fast.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def __dir__() -> list[str]:
 
 
 def install() -> None:
-    """Make nbgrader's own commands keep the course's rules where they have no setting for them.
+    """Make nbgrader's own commands follow the course's rules for which nbgrader has no settings.
 
-    Lateness is then measured by the collectors' record, requests for a regrade outlive the next archive, the formgrader
-    shows no student text that can run, no folder stops the grading of the others, and a quiz is marked by its key.
+    Lateness is computed from the collectors' record, requests for a regrade survive collecting the next archive, the
+    formgrader shows no student text that can run, one folder cannot stop the grading of others, and a quiz is marked
+    with its key.
     """
     from autograder.course import QUIZ_KEY
     from autograder.feedback import sanitize

@@ -1,4 +1,4 @@
-"""The consoles that commands print to, and how commands end on a mistake that the user can fix."""
+"""The consoles that commands print to, and the exit of commands on mistakes that the user can fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ errors = Console(stderr=True, highlight=False)
 
 @contextmanager
 def exit_on_value_error() -> Iterator[None]:
-    """End the command with the message of a ValueError, which names a mistake that the user can fix."""
+    """Turn a ValueError, a mistake that the user can fix, into its message and an exit code."""
     try:
         yield
     except ValueError as error:

@@ -1,1 +1,1 @@
-"""Collecting what students hand in: from an exchange, from ngshare, and from the archives of an LMS."""
+"""Collecting submissions from an exchange, from ngshare, and from the archives of an LMS."""

@@ -1,7 +1,7 @@
-"""What `nbgrader zip_collect` unpacks: archives out of an LMS, in which each student may have put one of their own.
+"""Unpacking the archives of an LMS for `nbgrader zip_collect`, including archives that students put into them.
 
-An archive may be damaged, locked with a password, contain itself, or unpack to more than a disk holds. nbgrader's own
-extractor stops at the first that it cannot read, and follows archives in archives for ever.
+An archive may be damaged, locked with a password, contain itself, or unpack to more than fits on the disk. nbgrader's
+own extractor stops at the first archive that it cannot read, and follows nested archives without limit.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import IO, Any
 from nbgrader.plugins import ExtractorPlugin
 from traitlets import Integer
 
-_MAX_DEPTH = 3  # of archives in archives
-_LEAST_BYTES = 4096  # that a file takes up on a disk, however short it is
+_MAX_DEPTH = 3  # of nested archives
+_LEAST_BYTES = 4096  # the least that a file occupies on a disk
 _CHUNK_BYTES = 1 << 20
 _MAX_NAME_BYTES, _MAX_ENDING_BYTES = 255, 20
 
 
 class Extractor(ExtractorPlugin):
-    """nbgrader's own extractor, which no archive can stop or flood: it names what cannot be unpacked, and goes on."""
+    """nbgrader's extractor, made robust: it reports archives that cannot be unpacked, and continues with the others."""
 
     max_archive_bytes = Integer(
         10 << 30, help="Bytes that an archive may unpack to; one within it: CourseDirectory.max_dir_size."
@@ -55,13 +55,13 @@ class Extractor(ExtractorPlugin):
 
 
 class _Budget:
-    """The bytes that may still be written for one archive."""
+    """A budget of bytes that may still be written for one archive."""
 
     def __init__(self, num_bytes: int):
         self._num_bytes = self._left_bytes = num_bytes
 
     def take(self, num_bytes: int) -> None:
-        """Take that many bytes; raise ValueError if fewer are left."""
+        """Subtract that many bytes; raise ValueError if fewer are left."""
         self._left_bytes -= num_bytes
         if self._left_bytes < 0:
             raise ValueError(f"it unpacks to more than {self._num_bytes:,} bytes")
@@ -76,14 +76,14 @@ class _Unpacking:
 
     def archive(self, path: Path, folder: Path, budget: _Budget, depth: int) -> None:
         """Unpack a whole archive into a folder of its name in `folder`, or record that it cannot be."""
-        # of a name such as x.tar.zip the rest would not say that an archive lies beside its folder
+        # without this, the name left of x.tar.zip would not show that there is an archive next to its folder
         ending = ".tar.gz" if path.name.lower().endswith(".tar.gz") else path.suffix
         name = path.name[: -len(ending)]
         with tempfile.TemporaryDirectory(dir=folder) as unpacked:
             try:
                 written = set(_unpack(path, Path(unpacked), budget))
                 shutil.copytree(unpacked, folder / name, dirs_exist_ok=True)
-            except Exception as reason:  # the author of the archive chooses which
+            except Exception as reason:  # the archive's author can provoke any exception
                 self._log.error("%s is not unpacked: %s", path, reason or type(reason).__name__)
                 self.failed.append(path.name)
                 return
@@ -102,9 +102,9 @@ def _is_archive(path: Path, extensions: list[str]) -> bool:
 
 
 def _unpack(path: Path, dest: Path, budget: _Budget) -> Iterator[Path]:
-    """The files that it writes, relative to `dest`; raises whatever a damaged archive makes a reader raise."""
+    """Unpack an archive, and yield the files, relative to `dest`; raises whatever a damaged archive provokes."""
     for member, source in _members(path, dest, budget):
-        name = PurePosixPath(member.replace("\\", "/").encode(errors="replace").decode())  # it is recorded in UTF-8
+        name = PurePosixPath(member.replace("\\", "/").encode(errors="replace").decode())  # UTF-8, as recorded
         if name.is_absolute() or ".." in name.parts or not name.parts:
             continue
         name = PurePosixPath(*map(_short, name.parts))
@@ -117,21 +117,21 @@ def _unpack(path: Path, dest: Path, budget: _Budget) -> Iterator[Path]:
 
 
 def _short(name: str) -> str:
-    """The name, cut before its ending where no file system takes it: one file would stop its whole archive."""
+    """The name, shortened before its suffix if file systems reject it, so that the archive can be unpacked."""
     ending = PurePosixPath(name).suffix.encode()[-_MAX_ENDING_BYTES:]
     stem = name.encode()[: _MAX_NAME_BYTES - len(ending)]
     return name if len(name.encode()) <= _MAX_NAME_BYTES else (stem + ending).decode(errors="ignore")
 
 
 def _members(path: Path, dest: Path, budget: _Budget) -> Iterator[tuple[str, IO[bytes]]]:
-    """The name of every plain file in an archive, and the file opened."""
+    """Yield the name of every plain file in an archive, and the opened file."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 if not entry.is_dir():
                     yield entry.filename, archive.open(entry)
         return
-    with tempfile.TemporaryFile(dir=dest.parent) as plain:  # tarfile reads a header whole, whatever size it claims
+    with tempfile.TemporaryFile(dir=dest.parent) as plain:  # tarfile reads a whole header, whatever size it claims
         with gzip.open(path) as packed:
             _copy(packed, plain, budget)
         plain.seek(0)

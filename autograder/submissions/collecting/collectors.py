@@ -1,4 +1,4 @@
-"""Collectors that one student's files cannot stop, and that record when each submission was handed in."""
+"""Collectors that record the time of each submission, and continue if one student's files cannot be collected."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from autograder.submissions.regrade_requests import REQUEST
 from autograder.submissions.submitted_files import grade_id, read_notebook
 from autograder.tables.collected import note_collected, read_collected
 
-_SLACK = timedelta(minutes=10)  # between the name that a submission gets in the exchange and its last file
+_SLACK = timedelta(minutes=10)  # between the time in a submission's name in the exchange and its last file
 
 
 class StudentByStudent(abc.ExchangeCollect):
-    """A base of collectors: one student's files stop nobody else's, and the time of each submission is recorded."""
+    """Base class of collectors that handle each student's files separately and record the time of each submission."""
 
-    student = "username"  # what one of their records calls it
+    student = "username"  # the key of the student in a collector's record
     _work_before = Dict()
 
     def copy_files(self) -> None:
@@ -57,7 +57,7 @@ class StudentByStudent(abc.ExchangeCollect):
             self.fail(f"Not collected: {', '.join(failed)}")
 
     def note_time(self, student: str, submitted: datetime, source: str) -> None:
-        """Record when a student handed in what has just been collected; the same work as before keeps its time."""
+        """Record the time of the submission that was just collected; unchanged work keeps its earlier time."""
         coursedir: Any = self.coursedir
         root, name = Path(coursedir.root), coursedir.assignment_id
         asks = Path(coursedir.format_path(coursedir.submitted_directory, student, name), REQUEST)
@@ -68,7 +68,7 @@ class StudentByStudent(abc.ExchangeCollect):
         note_collected(root, name, student, submitted, source)
 
     def _work_of(self, student: str) -> dict[str, str | None]:
-        """Hashes of what is graded of a student's files, so that a request for a regrade does not make work late."""
+        """Hashes of the graded files of a student, so that a request for a regrade does not make work late."""
         coursedir: Any = self.coursedir
         name, folder = coursedir.assignment_id, self._folder_of(student)
         released = Path(coursedir.format_path(coursedir.release_directory, ".", name))
@@ -82,7 +82,7 @@ class StudentByStudent(abc.ExchangeCollect):
 
 @contextmanager
 def _kept_on_failure(folder: Path) -> Iterator[None]:
-    """Put a folder back as it was where the block fails: nbgrader removes the earlier work before it copies the new."""
+    """Restore a folder if the block fails, because nbgrader removes the earlier work before it copies the new."""
     with tempfile.TemporaryDirectory() as aside:
         if had := folder.is_dir():
             shutil.copytree(folder, Path(aside, "work"), symlinks=True)
@@ -96,7 +96,7 @@ def _kept_on_failure(folder: Path) -> Iterator[None]:
 
 
 def _hash_of_work(path: Path) -> str | None:
-    """A hash of what is graded of a file: of a notebook its cells' text, which stays when it is opened and saved."""
+    """A hash of a file; for a notebook, of its cells' sources, which do not change when it is opened and saved."""
     try:
         cells = read_notebook(path).cells if path.suffix == ".ipynb" else None
     except Malformed:
@@ -108,11 +108,11 @@ def _hash_of_work(path: Path) -> str | None:
 
 
 class Collect(StudentByStudent, ExchangeCollect):
-    """nbgrader's own collector, which records when each submission was handed in; no student can stop or mislead it.
+    """nbgrader's collector, extended to record the time of each submission; no student can stop or mislead it.
 
-    Work that comes again as it was, beside a request for a regrade, keeps its time.
+    Unchanged work that is submitted again with a request for a regrade keeps its time.
 
-    Everybody may write to the exchange's inbound folder: only plain files and folders are copied from there.
+    Everybody can write to the exchange's inbound folder, so only plain files and folders are copied from there.
     """
 
     def init_src(self) -> None:
@@ -121,14 +121,14 @@ class Collect(StudentByStudent, ExchangeCollect):
         self.src_records = [record for record in self.src_records if record["username"]]
 
     def _path_to_record(self, path: str) -> dict:
-        """What the name of a submission says; no username where it is not a student's folder."""
+        """Parse the name of a submission; the result has no username if it is not a student's folder."""
         try:
             name = os.path.basename(path)
             name.encode()  # it is recorded in UTF-8
             record = super()._path_to_record(path)
             if stat.S_ISDIR(os.lstat(path).st_mode) and record["username"]:
                 return record
-        except (OSError, ValueError, OverflowError, TypeError):  # the last three: there is no time in it
+        except (OSError, ValueError, OverflowError, TypeError):  # all but OSError: the name has no valid time
             pass
         self.log.warning(
             "%r is left out of what is collected: it is not a folder whose name holds a student and a time", path

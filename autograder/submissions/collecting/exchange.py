@@ -1,11 +1,11 @@
-"""What travels between `labs/`, nbgrader's exchange and `submitted/`: a project's programs too, nobody else's files.
+"""Copying assignments between `labs/`, nbgrader's exchange and `submitted/`, including the programs of a project.
 
-`CourseDirectory.ignore` names every program, because a solution's source and the hidden checks lie beside it, and
-nbgrader copies what it does not ignore to students and into feedback. The programs of a project are handed out and
-handed in: here, and only here, they are not ignored.
+`CourseDirectory.ignore` names every program, because nbgrader copies all other files to students and into feedback, and
+solutions and hidden checks are in the same folders. The programs of a project must be released and submitted, so they
+are not ignored here, and only here.
 
-What students hand in lies where they can write. A link there may lead to what only the instructor can read, a pipe
-never ends, and all of it may change while it is copied.
+Students can write to the folder that they submit. A link in it may point to a file that only the instructor can read, a
+pipe never ends, and all of it may change while it is copied.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from autograder.course import coursedir_of, is_project
 from autograder.submissions.class_folders import course_glob
 
 PROGRAMS = "*.py"
-_MAX_DEPTH = 20  # of folders in folders, each of which is held open
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # follow no link, and do not wait for a pipe's writer
+_MAX_DEPTH = 20  # of nested folders, each of which is held open
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # do not follow links, do not wait for a pipe's writer
 
 
 def ignored(coursedir: Any) -> list[str]:
-    """The patterns of what stays behind when an assignment is handed out or in."""
+    """The patterns of files that are not copied when an assignment is released or submitted."""
     if not is_project(coursedir.assignment_id):
         return coursedir.ignore
     return [pattern for pattern in coursedir.ignore if pattern != PROGRAMS]
@@ -46,17 +46,17 @@ def ignored(coursedir: Any) -> list[str]:
 
 @contextmanager
 def _handing_over(coursedir: Any) -> Iterator[None]:
-    """Make nbgrader ignore only what `ignored` returns, within the block."""
+    """Make nbgrader ignore only the patterns in `ignored`, within the block."""
     usual = coursedir.ignore
     coursedir.ignore = ignored(coursedir)
     try:
         yield
-    finally:  # the formgrader goes on using this object, to generate assignments
+    finally:  # the formgrader uses this object later to generate assignments
         coursedir.ignore = usual
 
 
 class Release(ExchangeReleaseAssignment):
-    """nbgrader's own release, which also hands out a project's programs."""
+    """nbgrader's release, extended to release a project's programs."""
 
     def do_copy(self, src: str, dest: str, log: Any = None) -> None:
         """Copy an assignment to the exchange; raises like nbgrader's own."""
@@ -65,7 +65,7 @@ class Release(ExchangeReleaseAssignment):
 
 
 class Fetch(ExchangeFetchAssignment):
-    """nbgrader's own fetch, which also fetches a project's programs."""
+    """nbgrader's fetch, extended to fetch a project's programs."""
 
     def do_copy(self, src: str, dest: str) -> None:
         """Copy an assignment to a student's folder; raises like nbgrader's own."""
@@ -74,7 +74,7 @@ class Fetch(ExchangeFetchAssignment):
 
 
 class Submit(ExchangeSubmit):
-    """nbgrader's own submission, which also hands in a project's programs."""
+    """nbgrader's submission, extended to submit a project's programs."""
 
     def do_copy(self, src: str, dest: str, log: Any = None) -> None:
         """Copy a student's folder to the exchange; raises like nbgrader's own."""
@@ -83,13 +83,13 @@ class Submit(ExchangeSubmit):
 
 
 class ReleaseFeedback(ExchangeReleaseFeedback):
-    """nbgrader's own release of feedback, which no student's folder can stop."""
+    """nbgrader's release of feedback, which continues if one student's folder cannot be released."""
 
     def copy_files(self) -> None:
-        """Release the feedback of every student for whom that is possible.
+        """Release the feedback of every student, as far as possible.
 
         Raises:
-            ExchangeError: for some it was not; the text names their folders.
+            ExchangeError: some could not be released; the text names their folders.
         """
         failed = []
         for folder in map(str, course_glob(coursedir_of(self), self.src_path)):
@@ -104,7 +104,7 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
 
 
 def copy_plain(coursedir: CourseDirectory, src: str, dest: str, log: Logger) -> None:
-    """Copy the plain files and folders of a student's folder, within nbgrader's limits; log what else is in it.
+    """Copy the plain files and folders of a student's folder, within nbgrader's limits; log everything else in it.
 
     Raises:
         OSError: `src` is itself a link or cannot be read, or `dest` cannot be written; nothing is left at `dest`.
@@ -121,7 +121,7 @@ def copy_plain(coursedir: CourseDirectory, src: str, dest: str, log: Logger) -> 
 
 
 class _Copier:
-    """A copier of one submission, which reads what it holds open: what a name stands for may change."""
+    """A copier of one submission, which works on open file descriptors, because paths may change meanwhile."""
 
     def __init__(self, coursedir: Any, log: Logger):
         self._log = log
@@ -145,7 +145,7 @@ class _Copier:
                 self._entry(inner, path, os.path.join(dest, name), depth - 1)
             finally:
                 os.close(inner)
-        mode = stat.S_IMODE(os.fstat(opened).st_mode) & 0o777 | 0o700  # so that it can be removed again
+        mode = stat.S_IMODE(os.fstat(opened).st_mode) & 0o777 | 0o700  # so that the copy can be removed
         os.chmod(dest, mode | 0o2770 if self._is_shared else mode)
 
     def _entry(self, opened: int, path: str, dest: str, depth: int) -> None:

@@ -1,4 +1,4 @@
-"""What `nbgrader zip_collect` takes out of the archives of an LMS, by the names of files and the course's roster."""
+"""Collecting submissions from the archives of an LMS with `nbgrader zip_collect`, using file names and the roster."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _transfer: Any = ZipCollectApp._transfer_files
 
 
 class FileNames(FileNameCollectorPlugin):
-    """nbgrader's own reader of file names from an LMS, which also records the times in them.
+    """nbgrader's reader of file names from an LMS, extended to record the times in them.
 
-    It knows the names that Moodle, Canvas and Blackboard give, and takes the students from the course's roster.
+    It knows the names that Moodle, Canvas and Blackboard give to files, and finds students in the course's roster.
     """
 
     system = Unicode(
         "", help="Whose archives these are: moodle, canvas or blackboard; without one, by `named_regexp`."
     ).tag(config=True)
     time_zone = Unicode("UTC", help="The clock of the times in their names, such as Europe/Berlin.").tag(config=True)
-    _assignment = Unicode(None, allow_none=True)  # what the archive calls it, once it was looked for
+    _assignment = Unicode(None, allow_none=True)  # the assignment's name in the archive, cached
     _latest = Dict()
     _taken = Set()
 
     def _match(self, filename: str) -> dict | None:
-        """What the name of a file, or of the archive in which a student packed it, says; None for what does not count.
+        """Parse the name of a file, or of the student's archive that contained it; None for a file to be ignored.
 
         Raises:
             ValueError: the roster cannot be read, or there is no such system or time zone.
@@ -75,9 +75,9 @@ class FileNames(FileNameCollectorPlugin):
         return {"student_id": found.student, "file_id": file, "timestamp": found.time and str(found.time)}
 
     def collect(self, submitted_file: str) -> dict | None:
-        """What the name of a file says, like `FileNameCollectorPlugin.collect`; None for a program nobody asked for.
+        """Parse the name of a file, like `FileNameCollectorPlugin.collect`; None for a program that is not asked for.
 
-        Ends the command with a sentence where the roster, a record or a setting cannot be used.
+        Ends the command with a message if the roster, a record or a setting cannot be used.
         """
         app: Any = self.parent
         try:
@@ -91,12 +91,12 @@ class FileNames(FileNameCollectorPlugin):
         coursedir = app.coursedir
         if found and submitted_file.endswith(".py"):
             released = coursedir.format_path(coursedir.release_directory, ".", coursedir.assignment_id)
-            # two of one name and without times, such as a library beside the program, would stop nbgrader
+            # two files with the same name and no times, such as a library next to the program, would stop nbgrader
             if f"{os.path.splitext(found['file_id'])[0]}.py" not in beside(Path(released)):
                 return None
         unpacked = Path(app._format_collect_path(app.extracted_directory))
         if found and (archive := _outermost_archive(Path(submitted_file), unpacked)):
-            # what a student wrote on a file in an archive of their own says neither whose it is nor of when
+            # names inside a student's own archive identify neither the student nor the time
             handed_in = super().collect(f"{archive}{Path(submitted_file).suffix}")
             if not handed_in or handed_in["student_id"] != found["student_id"]:
                 self.log.warning("%s is left out: it lies in an archive that somebody else handed in", submitted_file)
@@ -104,7 +104,7 @@ class FileNames(FileNameCollectorPlugin):
             found = {**found, "timestamp": handed_in.get("timestamp")}
         if found and found.get("timestamp"):
             self._read_time(found, Path(submitted_file).name)
-        elif found and self.system:  # nbgrader would stop at the second of one name
+        elif found and self.system:  # nbgrader would stop at a second file of that name
             key = found["student_id"], found["file_id"]
             if key in self._taken:
                 self.log.warning("%s is left out: %s handed in two files of this name", submitted_file, key[0])
@@ -113,20 +113,20 @@ class FileNames(FileNameCollectorPlugin):
         return found
 
     def note_times(self) -> None:
-        """Record the times in the names of the files that were handed over."""
+        """Record the times in the names of the files that were collected."""
         app: Any = self.parent
         for student, (time, name) in self._latest.items():
             note_collected(Path(app.coursedir.root), app.coursedir.assignment_id, student, time, name)
 
     def _read_time(self, found: dict, name: str) -> None:
-        """Remember the time in a file's name; nbgrader itself gets it in a form that it cannot misread."""
+        """Remember the time in a file's name, and pass it to nbgrader in an unambiguous form."""
         student, time = found["student_id"], _time_in_name(found["timestamp"])
         if time is None:
             self.log.warning("%s: %r is no time, so nothing is late there", name, found["timestamp"])
             found["timestamp"] = None
             return
         found["timestamp"] = f"{time.isoformat(' ')} UTC"
-        if student not in self._latest or time >= self._latest[student][0]:  # of several attempts the last one
+        if student not in self._latest or time >= self._latest[student][0]:  # the last of several attempts counts
             self._latest = {**self._latest, student: (time, name)}
 
 
@@ -134,11 +134,13 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"c.FileNames.time_zone: {name!r} is no time zone; write one such as Europe/Berlin.") from None
+        raise ValueError(
+            f"c.FileNames.time_zone: {name!r} is not a time zone; write one such as Europe/Berlin."
+        ) from None
 
 
 def _time_in_name(text: str) -> datetime | None:
-    """The time in UTC of `2026-11-29-18-30-59`, which dateutil takes for an offset, and of all that it can read."""
+    """Parse a time such as `2026-11-29-18-30-59`, which dateutil would misread, or any time that dateutil can parse."""
     if found := re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)[-_T ](\d\d)-(\d\d)(?:-(\d\d))?", text):
         text = "{}-{}-{} {}:{}:{}".format(*found.groups("00"))
     try:
@@ -148,7 +150,7 @@ def _time_in_name(text: str) -> datetime | None:
 
 
 def _outermost_archive(file: Path, unpacked: Path) -> Path | None:
-    """The path, without its ending, of the archive below `unpacked` that a file came in; the LMS named that archive."""
+    """The path, without suffix, of the outermost archive below `unpacked` that contained a file; the LMS named it."""
     folders = [folder for folder in file.parents if unpacked in folder.parents]
     packed = (one for one in reversed(folders) if any(_beside(one, end).is_file() for end in _ARCHIVES))
     return next(packed, None)
@@ -159,12 +161,12 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 def install() -> None:
-    """Make `nbgrader zip_collect` record times last."""
+    """Make `nbgrader zip_collect` record times after collecting all files."""
     ZipCollectApp._transfer_files = lambda self, collected_data: _transfer_and_note(self, collected_data)
 
 
 def _transfer_and_note(app: ZipCollectApp, collected_data: dict) -> None:
-    """Record times once all files are handed over: what fails before leaves the earlier work with its own time."""
+    """Record times after all files are collected: if that fails, the earlier work keeps its time."""
     _transfer(app, collected_data)
     plugin: Any = app.collector_plugin_inst
     if isinstance(plugin, FileNames):

@@ -1,7 +1,7 @@
-"""What the names of files say in the archives that Moodle, Canvas and Blackboard give out: whose, which file, and when.
+"""Parsing file names in archives from Moodle, Canvas and Blackboard: the student, the file, and the time.
 
-Moodle names a student by the full name, a group by the group's; Canvas by its own number, the roster's `lms id`;
-Blackboard by the user name, the roster's `id`. Only Blackboard's names hold a time, by the institution's clock.
+Moodle names a student by full name and a group by the group's name, Canvas by its own number, which is the roster's
+`lms id`, and Blackboard by user name, the roster's `id`. Only Blackboard's names have a time, in the local time zone.
 
 Sources, read in November 2026: Moodle, `mod/assign/classes/downloader.php` of moodle/moodle: `NAME_NUMBER_
 assignsubmission_file/FILE`, or without folders `..._file_FILE`; Canvas, `lib/content_zipper.rb` of instructure/
@@ -22,23 +22,23 @@ from zoneinfo import ZoneInfo
 from autograder.tables.roster import Student
 
 SYSTEMS = ("moodle", "canvas", "blackboard")
-# from the name that the system gives on; what follows is of the student's own choice, and may look like one
+# the part of the name given by the system; the student chooses the rest, which may look the same
 _PATTERNS = {
     "moodle": re.compile(r"(?P<who>[^/]+?)_\d+_assignsubmission_file(?:_?/(?:.*/)?|_)(?P<file>[^/]+)"),
     # what stands between the first two numbers that can be meant
     "canvas": re.compile(r"[^/]*?_(?P<late>LATE_)?(?P<who>\d+)_\d+_(?:.*/)?(?P<file>[^/]+)"),
     "blackboard": re.compile(r"(?P<who>[^/]+?)_attempt_(?P<time>\d{4}(?:-\d\d){5})_(?:.*/)?(?P<file>[^/]+)"),
 }
-_AGAIN = re.compile(r"-\d+$")  # Canvas adds it to the name of a file that comes again
+_AGAIN = re.compile(r"-\d+$")  # Canvas appends it to the name of a file submitted again
 
 
 class UnknownStudent(ValueError):
-    """The name of a file fits its system, and names nobody on the roster, or several."""
+    """The name of a file has the system's format, but matches no student on the roster, or several."""
 
 
 @dataclass(frozen=True)
 class HandIn:
-    """Whose file it is, its own name, when it was handed in, in UTC, and whether the system calls it late."""
+    """A submitted file: its student, its own name, its time in UTC, and whether the system calls it late."""
 
     student: str
     file: str
@@ -49,24 +49,24 @@ class HandIn:
 def read_name(
     system: str, path: PurePath, roster: Sequence[Student], zone: ZoneInfo, assignment: str = ""
 ) -> HandIn | None:
-    """What a path in an archive says; None where it is not a file that somebody handed in.
+    """Parse a path in an archive; None if it is not a submitted file.
 
-    `assignment` is what the archive calls it, as far as its other names say.
+    `assignment` is the assignment's name in the archive, as far as other file names reveal it.
 
     Raises:
-        UnknownStudent: nobody on the roster, or more than one, can be meant.
+        UnknownStudent: the name matches no student on the roster, or several.
     """
     fitting = _fitting(system, path)
     if not fitting:
         return None
     by = {"moodle": _by_name, "canvas": _by_number, "blackboard": _by_id}[system]
-    # the first is the system's, unless it is the instructor's own folder round all of them
+    # the first match is the system's, unless it is the instructor's folder around all files
     found = fitting[min(fitting)]
     if 0 in fitting and len(fitting) > 1 and not by(found["who"], roster):
         found = fitting[sorted(fitting)[1]]
     meant = by(found["who"], roster)
     if meant and assignment and _before_id(found["who"], meant[0]).startswith(f"{assignment}_"):
-        meant = []  # the id is the end of a longer one
+        meant = []  # this id is the end of a longer id
     if len(meant) != 1:
         several = f"{', '.join(one.id for one in meant)} may be" if meant else "nobody on the roster is"
         raise UnknownStudent(f"{several} {found['who']!r}")
@@ -78,35 +78,35 @@ def read_name(
 
 
 def _fitting(system: str, path: PurePath) -> dict[int, re.Match[str]]:
-    """The parts of a path from which on it has the system's form, by their places."""
+    """The parts of a path that have the system's format, by their index in the path."""
     tails = {place: "/".join(path.parts[place:]) for place in range(len(path.parts))}
     found = {place: _PATTERNS[system].fullmatch(tail) for place, tail in tails.items()}
     return {place: match for place, match in found.items() if match}
 
 
 def assignment_in(paths: Iterable[PurePath], roster: Sequence[Student]) -> str:
-    """What Blackboard calls the assignment whose files these are: what stands before the roster's ids."""
-    # the archive of a student's own lies in a folder of Blackboard's name
+    """Blackboard's name for the assignment of these files: the text before the roster's ids."""
+    # a student's own archive is unpacked to a folder that Blackboard named
     found = [re.search(r"([^/]+?)_attempt_\d{4}(?:-\d\d){5}", path.as_posix()) for path in paths]
     people = [(one[1], student) for one in found if one for student in _by_id(one[1], roster)]
     return min((_before_id(who, student) for who, student in people), key=len, default="")
 
 
 def own_name(system: str, name: str) -> str:
-    """The name under which a student would have handed a file in."""
+    """The name that a submitted file should have."""
     file = PurePath(name)
-    # a notebook may have any name, a program only its own
+    # a notebook may have any name, a program must have its own
     return f"{_AGAIN.sub('', file.stem)}.py" if system == "canvas" and file.suffix == ".py" else name
 
 
 def _by_name(who: str, roster: Sequence[Student]) -> list[Student]:
-    """Those of this full name; where there is none, the first of the team of this name."""
+    """The students with this full name; if there is none, the first member of the team with this name."""
     named = [one for one in roster if one.name and _words(one.name) == _words(who)]
     return named or [one for one in roster if one.team and _words(one.team) == _words(who)][:1]
 
 
 def _words(name: str) -> list[str]:
-    """A name's words in any order, without accents and signs, which the name of a file may lack."""
+    """The sorted words of a name, without accents and punctuation, which file names may lack."""
     plain = unicodedata.normalize("NFKD", name.casefold())
     kept = "".join(one for one in plain if not unicodedata.combining(one) and one not in "'’.")
     return sorted(re.findall(r"\w+", kept.replace("_", " ")))
@@ -117,7 +117,7 @@ def _by_number(who: str, roster: Sequence[Student]) -> list[Student]:
 
 
 def _by_id(who: str, roster: Sequence[Student]) -> list[Student]:
-    """The one whose id stands at the end, after the assignment's name; of two such ids the longer one's."""
+    """The student whose id is at the end, after the assignment's name; if two ids match, the longer one."""
     meant = [one for one in roster if f"_{who}".casefold().endswith(f"_{one.id}".casefold())]
     return sorted(meant, key=lambda one: -len(one.id))[:1]
 

@@ -1,6 +1,6 @@
 """Collecting from ngshare, nbgrader's exchange as a service of a JupyterHub.
 
-It knows its users by the hub's tokens and takes the time itself. The paths and contents of files are the students'.
+It identifies users by the hub's tokens and records the time itself. Students choose the paths and contents of files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autograder.submissions.collecting.exchange import ignored
 
 
 class CollectFromNgshare(StudentByStudent, ExchangeCollect):
-    """ngshare's own collector, which records when each submission was handed in; no student can stop or mislead it."""
+    """ngshare's collector, extended to record the time of each submission; no student can stop or mislead it."""
 
     student = "student_id"
 

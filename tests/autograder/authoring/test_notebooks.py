@@ -214,7 +214,7 @@ def test_the_command_names_a_malformed_line(run, course):
 
 
 def test_a_folder_outside_every_course_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="lies in no course"):
+    with pytest.raises(ValueError, match="is not in a course"):
         find_root(tmp_path)
 
 

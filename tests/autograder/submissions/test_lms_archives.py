@@ -211,7 +211,7 @@ def test_an_unknown_user_name_is_not_the_student_whose_id_ends_it(tmp_path):
 @pytest.mark.parametrize(
     ("system", "zone", "sentence"),
     [
-        ("blackboard", "Berlin", "'Berlin' is no time zone; write one such as Europe/Berlin"),
+        ("blackboard", "Berlin", "'Berlin' is not a time zone; write one such as Europe/Berlin"),
         ("mooodle", "UTC", "c.FileNames.system: 'mooodle' is none of moodle, canvas, blackboard."),
     ],
 )
