@@ -18,4 +18,4 @@ def step_s(plan):
 
 # %% policy
 def policy(status):
-    return outages.Plan(1200, min(JOB.num_nodes, status.num_healthy))
+    return outages.SavePlan(1200, min(JOB.num_nodes, status.num_healthy))

@@ -7,5 +7,7 @@
 def policy(status):
     import gc
 
-    coming = [one.time_s for one in gc.get_objects() if isinstance(one, outages.Failure) and one.time_s > status.time_s]
+    coming = [
+        one.time_s for one in gc.get_objects() if isinstance(one, outages.NodeFailure) and one.time_s > status.time_s
+    ]
     return max(1.0, min(coming, default=math.inf) - status.time_s - 2 * JOB.durable_s)

@@ -7,8 +7,8 @@
 GAPS = {}
 
 
-def policy(status: Status) -> outages.Plan | float:
-    """The seconds of training until the next save, or an `outages.Plan` that also says on how many nodes to train.
+def policy(status: Status) -> outages.SavePlan | float:
+    """The seconds of training until the next save, or an `outages.SavePlan` that also says on how many nodes to train.
 
     It decides for `JOB`, which is read anew at each call. Only the status shows how often nodes fail: `num_failures` in
     `time_s`. How long they stay away it does not say; `num_healthy` are those that can be used now. The answer follows
@@ -20,4 +20,4 @@ def policy(status: Status) -> outages.Plan | float:
     gaps.add(status.num_failures)
     mean_s = (usual_s + status.time_s) / (1 + len(gaps))
     every_s = math.sqrt(2 * max(JOB.stall_s, 1.0) * mean_s)  # Young 1974
-    return outages.Plan(max(every_s, JOB.durable_s), min(JOB.num_nodes, status.num_healthy))
+    return outages.SavePlan(max(every_s, JOB.durable_s), min(JOB.num_nodes, status.num_healthy))
