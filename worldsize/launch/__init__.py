@@ -1,4 +1,4 @@
-"""Real ranks from a notebook cell, a script or a checker, and every failure explained."""
+"""Launching of real ranks from a notebook cell, a script or a checker, with an explanation of every failure."""
 
 import sys
 

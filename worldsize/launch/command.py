@@ -1,4 +1,4 @@
-"""The command torchrun: a script under torch's elastic agent, or on an emulated cluster, with torchrun's own flags."""
+"""`torchrun`: run a script under torch's elastic agent or on an emulated cluster, with torchrun's own flags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worldsize.launch.reports.result import Run
 from worldsize.launch.runner import launch
 from worldsize.launch.worker import run_as_main
 
-_ON_A_CLUSTER = {"nnodes", "nproc_per_node"}  # the flags that have a meaning there
+_ON_A_CLUSTER = {"nnodes", "nproc_per_node"}  # the flags that an emulated cluster accepts
 
 
 def torchrun(
@@ -29,18 +29,18 @@ def torchrun(
     cluster: Cluster | str | None = None,
     **flags: str | int | bool,
 ) -> Run:
-    """A `Run` of `script` under torchrun.
+    """Run `script` under torchrun and return its `Run`.
 
     `nproc_per_node=2` is torchrun's `--nproc-per-node=2`; other flags work the same way. The script joins its
     process group itself, as it would in a shell. `values` are None: a script returns nothing.
 
-    With `cluster`, such as "dgx-h100", it joins an emulated one instead, on all of its GPUs if no flag says how many,
+    With `cluster`, such as "dgx-h100", it joins an emulated cluster, using all of its GPUs unless a flag says how many,
     and the run's timeline is in that cluster's virtual time.
 
     Raises:
-        ValueError: there is no such script or cluster, torchrun does not take a flag, or memory does not hold so many
-            ranks.
-        RankFailed: a rank ended badly and no restart was left; names the culprit.
+        ValueError: the script or cluster does not exist, torchrun does not accept a flag, or the ranks do not fit in
+            memory.
+        RankFailed: a rank failed and no restart was left; names the culprit.
         RunTimeout: the script was not done after `timeout_s` seconds, or for `stalled_s` seconds every rank waited in
             one call; says who waits for whom.
         RunStopped: the stop button was pressed.
@@ -59,7 +59,7 @@ def run_script(
     echo: bool,
     cluster: Cluster | str | None = None,
 ) -> Run:
-    """A `Run` of a script, with torchrun's flags as written in a shell; everything else is as in `torchrun`."""
+    """Run a script with torchrun's flags as written in a shell; everything else is as in `torchrun`."""
     arguments.refuse_bad_timeout(timeout_s, stalled_s)
     flags = Flags.parse(words)
     arguments.refuse_too_many(flags.num_ranks, "torchrun" if cluster is None else "warm")
@@ -86,7 +86,7 @@ def run_script(
 
 
 def take_cluster(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The name after `--cluster`, which is not one of torchrun's own flags, and the other words.
+    """Split off the name after `--cluster`, which is not a flag of torchrun; return it and the other words.
 
     Raises:
         ValueError: no name follows it.

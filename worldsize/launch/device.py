@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def device() -> torch.device:
-    """The device of this rank: its GPU where its process group is NCCL's, elsewhere the CPU.
+    """Return this rank's device: its GPU if its process group uses NCCL, otherwise the CPU.
 
-    The CPU's tensors stand for a GPU's on an emulated cluster and on paper.
+    On an emulated cluster and on paper, CPU tensors stand in for GPU tensors.
     """
     import torch
     import torch.distributed as dist

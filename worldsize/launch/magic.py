@@ -24,7 +24,7 @@ def load(shell: InteractiveShell) -> None:
 
 
 def torchrun(line: str, cell: str) -> Run | None:
-    """The run of this cell's text as a script under torchrun; the line holds torchrun's own flags.
+    """Run this cell's text as a script under torchrun; the line holds torchrun's own flags.
 
     `--cluster dgx-h100` runs it on that emulated cluster. Words after ` -- ` are the script's arguments. With --help,
     torchrun prints its flags, and nothing runs.
@@ -34,15 +34,15 @@ def torchrun(line: str, cell: str) -> Run | None:
     cluster, flags = command.take_cluster(flags)
     with ScratchFolder() as folder:
         script = Path(folder) / CELL_FILE
-        script.write_text("\n" + cell, encoding="utf-8")  # the notebook counts the magic's own line as well
+        script.write_text("\n" + cell, encoding="utf-8")  # the notebook counts the magic's own line too
         try:
             return command.run_script(
                 flags, script, args, _TIMEOUT_S, _STALLED_S, {"PYTHONPATH": _search_path()}, True, cluster
             )
-        except SystemExit:  # the parser's way to end --help
+        except SystemExit:  # how the parser ends --help
             return None
 
 
 def _search_path() -> str:
-    """The notebook's folder before what PYTHONPATH names, so that a cell imports what its notebook can."""
+    """PYTHONPATH with the notebook's folder in front, so that a cell can import what its notebook can."""
     return os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))

@@ -1,4 +1,4 @@
-"""`run`: a function on real ranks, from a script or a notebook cell."""
+"""`run`: run a function on real ranks, from a script or a notebook cell."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(
     faults: Sequence[Fault] = (),
     memory: bool = False,
 ) -> Run:
-    """A `Run` of `fn(*args, *each[rank])` on `world_size` ranks, each in a process of its own.
+    """Run `fn(*args, *each[rank])` on `world_size` ranks, each in a process of its own.
 
     The default process group is up when the function starts: NCCL when there is a GPU for every rank, Gloo otherwise.
     The function may be defined in a notebook cell. It may return numbers, strings, lists, tuples, dicts with string
@@ -40,12 +40,11 @@ def run(
 
     With `cluster`, such as `hardware.DGX_H100` or "dgx-h100", the ranks exchange the same data on an emulated cluster,
     and the run's timeline is in that cluster's virtual time. `compute` says how the ranks' own work is priced: "flops"
-    (each operator by `worldsize.operators` on the cluster's GPU), "measured" (this machine's CPU time), a number x (x
-    times the measured time; 0.01 for a device a hundred times faster), or "none".
+    (each operator on the cluster's GPU, using `worldsize.operators`), "measured" (this machine's CPU time), a number x
+    (x times the measured time; 0.01 for a device a hundred times faster), or "none".
     `faults`, from `worldsize.faults`, happen on that cluster.
-
-    With `memory`, the run's `memory` says by rank which bytes its tensors held, and why most were held at the peak. On
-    an emulated cluster, a rank whose tensors hold more than the cluster's GPU has then fails.
+    With `memory`, the run's `memory` shows per rank the bytes that its tensors held, and what filled the peak. On an
+    emulated cluster, a rank whose tensors need more memory than the cluster's GPU has then fails.
 
     Raises:
         ValueError: an argument is wrong, this machine cannot hold so many ranks, or the function cannot be pickled.
@@ -74,7 +73,7 @@ def run(
 
 
 def launch(spec: Spec) -> Run:
-    """The run of a specification, including the fields that only the course's engine uses.
+    """Run a specification, including the fields that only the autograder uses.
 
     Raises:
         ValueError, RankFailed, RunTimeout, RunStopped: same as `run`.

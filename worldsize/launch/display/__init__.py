@@ -1,1 +1,1 @@
-"""What a run shows while it lasts."""
+"""The display of a run while it lasts."""

@@ -18,7 +18,7 @@ from typing import Any
 from worldsize.launch.display.output import Lines, Tail
 from worldsize.launch.display.view import Plain, Ranks, View
 
-_PATIENCE_S = 0.4  # a run that is over by then needs no widgets
+_PATIENCE_S = 0.4  # a shorter run gets no widgets
 _PERIOD_S = 0.25
 _LIVE_CHARACTERS, _STATIC_CHARACTERS = 8_000, 20_000  # of each tab
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -29,14 +29,14 @@ _PRE = (
 
 
 def choose_view(echo: bool) -> View:
-    """The view for where this process runs: live in JupyterLab, plain lines elsewhere, nothing without `echo`."""
+    """Return the view that suits this process: live in JupyterLab, plain lines elsewhere, none without `echo`."""
     if not echo:
         return View()
     return Live() if _is_wanted() else Plain()
 
 
 def _is_wanted() -> bool:
-    """True in a kernel that a Jupyter server has started for a notebook; not under papermill, nbclient or nbgrader."""
+    """Whether a Jupyter server started this kernel for a notebook; False under papermill, nbclient and nbgrader."""
     asked = os.environ.get("WORLDSIZE_VIEW", "")
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if asked == "plain" or not hasattr(shell, "kernel") or threading.current_thread() is not threading.main_thread():
@@ -57,7 +57,7 @@ class Live(View):
         self._has_ended = False
 
     def begin(self, headline: str) -> None:
-        """Take the headline."""
+        """Store the headline."""
         self._headline = headline
 
     def output(self, rank: int, text: str) -> None:
@@ -108,7 +108,7 @@ class Live(View):
         return [*(f"rank {rank}: {state}" for rank, state in ranks.states), *warnings]
 
     def _outputs(self, ranks: Ranks, num_characters: int) -> dict[str, str]:
-        """The end of what was printed, by the title of its tab; nothing when nothing was printed."""
+        """The last characters of the output by tab title; empty if no rank printed anything."""
         tails = {"all": self._all} | {f"rank {rank}": tail for rank, tail in sorted(ranks.tails.items())}
         texts = {title: _ANSI.sub("", tail.last(num_characters)) for title, tail in tails.items()}
         return texts if any(texts.values()) else {}
@@ -137,7 +137,7 @@ class _Widgets:
         vars(button.comm).pop("_reply_subshell_id", None)
 
     def show(self, head: str, states: list[str], outputs: dict[str, str]) -> None:
-        """Update what has changed; the front end is sent nothing else."""
+        """Send the front end what has changed."""
         self._head.value = html.escape(head)
         self._states.value = _states_html(states)
         for title, text in outputs.items():
@@ -162,7 +162,7 @@ def _states_html(states: list[str]) -> str:
 
 
 def _static_html(head: str, states: list[str], outputs: dict[str, str]) -> str:
-    """Tabs of radio buttons and CSS; where style sheets are removed, one text after the other, each with its title."""
+    """Tabs made of radio buttons and CSS; without style sheets they read as titled texts one after the other."""
     name = f"ws{uuid.uuid4().hex[:8]}"
     parts = [f'<div class="{name}"><div>{html.escape(head)}</div>{_states_html(states)}']
     rules = [f".{name} h6,.{name} pre,.{name} input{{display:none}}", f".{name} label{{{_LABEL}}}"]

@@ -1,4 +1,4 @@
-"""The output of a rank: its last characters are kept, whole lines are shown, never more than a reader can take."""
+"""The output of a rank: keeps its last characters and shows whole lines, up to a limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Tail:
         self._num_kept = 0
 
     def feed(self, data: bytes) -> str:
-        """The text of these bytes; a character that is cut in two waits for its other half."""
+        """Add bytes and return their text; an incomplete character waits for the rest of its bytes."""
         self.num_bytes += len(data)
         piece = self._decoder.decode(data)
         self._pieces.append(piece)
@@ -34,7 +34,7 @@ class Tail:
         return "".join(self._pieces)[-KEPT_OUTPUT:]
 
     def last(self, num_characters: int) -> str:
-        """At most this many of the last characters, from the start of a line where there is one."""
+        """At most the last `num_characters`, from the start of a line if one begins among them."""
         pieces: list[str] = []
         num_taken = 0
         for piece in reversed(self._pieces):
@@ -50,13 +50,13 @@ class Tail:
 
 
 class Lines:
-    """The lines of a text that comes in pieces."""
+    """A splitter of a text that comes in pieces into lines."""
 
     def __init__(self) -> None:
         self._rest = ""
 
     def feed(self, text: str) -> list[str]:
-        """The lines that are complete after this text, without their ends; a very long one in pieces."""
+        """Add text and return the lines it completes, without line ends; very long lines come in pieces."""
         *lines, self._rest = (self._rest + text).split("\n")
         if len(self._rest) > LONGEST_LINE:
             lines.append(self._rest)
@@ -64,6 +64,6 @@ class Lines:
         return lines
 
     def end(self) -> list[str]:
-        """The last line, if it had no end."""
+        """Return the unfinished last line, if there is one."""
         rest, self._rest = self._rest, ""
         return [rest] if rest else []

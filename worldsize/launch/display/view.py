@@ -1,4 +1,4 @@
-"""What a run shows while it lasts: nothing, plain lines, or the live view of a notebook."""
+"""Views of a run while it lasts: none, plain lines, or the live view of a notebook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _END_CHARACTERS = 2000  # of each rank that was not shown whole
 
 
 class Ranks(Protocol):
-    """What a view reads from the ranks: states in words, what each printed, how often all restarted, warnings."""
+    """What a view reads from the ranks: states in words, output, number of restarts, warnings."""
 
     tails: dict[int, Tail]
     restarts: int
@@ -26,21 +26,21 @@ class Ranks(Protocol):
 
 
 class View:
-    """A view that shows nothing, the base of those that do."""
+    """A view that shows nothing; the base class of the other views."""
 
     is_stop_asked = False
 
     def begin(self, headline: str) -> None:
-        """Take the line on where the ranks run; called once for every rank that has joined."""
+        """Take the line that says where the ranks run; called each time a rank joins."""
 
     def output(self, rank: int, text: str) -> None:
         """Take what a rank printed, as it comes."""
 
     def glance(self, ranks: Ranks) -> None:
-        """Look at the ranks; called ten times a second."""
+        """Update from the ranks' state; called ten times a second."""
 
     def end(self, ranks: Ranks) -> None:
-        """Finish; called when no rank runs any more, and may be called again."""
+        """Finish; called when no rank is running, possibly more than once."""
 
 
 class Shielded(View):
@@ -51,7 +51,7 @@ class Shielded(View):
 
     @property
     def is_stop_asked(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """True once the view's stop button has been pressed, which works also when nothing more is shown."""
+        """Whether the stop button has been pressed; it still works after the view has failed."""
         return self._asked.is_stop_asked
 
     def begin(self, headline: str) -> None:
@@ -63,22 +63,22 @@ class Shielded(View):
         self._try(lambda view: view.output(rank, text))
 
     def glance(self, ranks: Ranks) -> None:
-        """Let the view look at the ranks."""
+        """Pass on the ranks' state."""
         self._try(lambda view: view.glance(ranks))
 
     def end(self, ranks: Ranks) -> None:
-        """Let the view finish."""
+        """Pass on the end of the run."""
         self._try(lambda view: view.end(ranks))
 
     def _try(self, show: Callable[[View], None]) -> None:
         try:
             show(self._view)
-        except Exception:  # such as a pipe that nobody reads any more
+        except Exception:  # such as a closed pipe
             self._view = View()
 
 
 class Plain(View):
-    """Lines with their rank, as they come; when there are too many of them, only the end of the rest."""
+    """Lines prefixed with their rank, as they come; beyond a limit, only the end of what remains."""
 
     def __init__(self) -> None:
         self._lines: dict[int, Lines] = {}
@@ -87,13 +87,13 @@ class Plain(View):
         self._has_begun = self._has_ended = False
 
     def begin(self, headline: str) -> None:
-        """Print one line on where the ranks run."""
+        """Print one line that says where the ranks run."""
         if not self._has_begun:
             self._has_begun = True
             _write(headline + "\n")
 
     def output(self, rank: int, text: str) -> None:
-        """Print whole lines, until there have been too many."""
+        """Print whole lines, up to the limit."""
         self._show(rank, self._lines.setdefault(rank, Lines()).feed(text))
 
     def _show(self, rank: int, lines: list[str]) -> None:
@@ -108,7 +108,7 @@ class Plain(View):
             _write(text)
 
     def end(self, ranks: Ranks) -> None:
-        """Print unfinished lines, the end of the output that was too long, and the warnings."""
+        """Print unfinished lines, the end of any output over the limit, and the warnings."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -125,5 +125,6 @@ class Plain(View):
 
 def _write(text: str) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))  # a terminal may know fewer letters than ranks
+    # a terminal's encoding may lack characters that ranks print
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()

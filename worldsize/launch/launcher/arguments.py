@@ -1,4 +1,4 @@
-"""Checks of arguments before anything starts; each error says what would be right."""
+"""Validation of arguments before anything starts; each error says what would be right."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LAUNCHERS = ("warm", "torchrun")
 _MAX_TIMEOUT_S = 1_000_000  # 11 days; the kernel's own limits on waiting are not much higher
 # the memory of one rank before it does anything, measured with torch 2.13 on Linux
 RANK_BYTES = {"warm": 16 << 20, "torchrun": 230 << 20}
-# the launcher's open files for one rank: of a warm one its socket, its pipe, its call log, and both ends of an
-# emulated cluster's socket
+# the launcher's open files per rank: for a warm rank its socket, its pipe, its call log, and both ends of the socket
+# to an emulated cluster
 _RANK_FILES = {"warm": 5, "torchrun": 2}
-_SPARE_FILES = 32  # for a rank's start, and for what else this process opens meanwhile
+_SPARE_FILES = 32  # for starting ranks and for other files that this process opens meanwhile
 
 
 def refuse_bad_spec(spec: Spec) -> None:
@@ -55,10 +55,10 @@ def refuse_bad_spec(spec: Spec) -> None:
 
 
 def whole_world_size(world_size: Any) -> int:
-    """The number of ranks as Python's integer, also if it is one of NumPy's.
+    """Convert the number of ranks to a Python `int`, also from a NumPy integer.
 
     Raises:
-        ValueError: it is not a number of ranks.
+        ValueError: it is not a whole number, 1 or more.
     """
     try:
         number = 0 if isinstance(world_size, bool) else operator.index(world_size)
@@ -91,7 +91,7 @@ def _refuse_bad_each(each: Sequence[Sequence[Any]], world_size: int) -> None:
 
 
 def refuse_bad_timeout(timeout_s: float, stalled_s: float | None) -> None:
-    """Raise ValueError unless these are times to wait; None for `stalled_s` is not to look for a stall."""
+    """Raise ValueError unless both are valid durations; `stalled_s=None` turns the detection of stalls off."""
     if not _is_time(timeout_s) or timeout_s > _MAX_TIMEOUT_S:
         raise ValueError(f"timeout_s is a number of seconds above 0, at most {_MAX_TIMEOUT_S}; got {timeout_s!r}")
     if stalled_s is not None and not _is_time(stalled_s):
@@ -105,7 +105,7 @@ def _is_time(time_s: Any) -> bool:
 def refuse_bad_networks(netns: Sequence[str], world_size: int, is_plain: bool) -> None:
     """Raise ValueError unless every rank can join from its network namespace.
 
-    `is_plain` ranks are real ones of the warm launcher, outside of any jail.
+    `is_plain`: the ranks are real ones of the warm launcher, outside any jail.
     """
     if not is_plain:
         raise ValueError("netns is for real ranks of the warm launcher; leave out cluster, forkserver and launcher")
@@ -119,7 +119,7 @@ def refuse_bad_networks(netns: Sequence[str], world_size: int, is_plain: bool) -
 
 
 def refuse_too_many(world_size: int, launcher: str) -> None:
-    """Raise ValueError unless this machine holds so many ranks, as far as that can be known."""
+    """Raise ValueError if this machine is known to lack the memory or open files for `world_size` ranks."""
     _refuse_too_large(world_size, launcher)
     _make_room_for_files(world_size, launcher)
 
@@ -134,7 +134,7 @@ def _refuse_too_large(world_size: int, launcher: str) -> None:
 
 
 def _make_room_for_files(world_size: int, launcher: str) -> None:
-    """Raise the limit on this process's open files as far as its ranks need, or refuse them."""
+    """Raise this process's limit on open files to what its ranks need, or raise ValueError if it may not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"  # a jail has the first, macOS the other
     others = len(os.listdir(folder)) + _SPARE_FILES
@@ -152,7 +152,7 @@ def _make_room_for_files(world_size: int, launcher: str) -> None:
 
 
 def free_memory_bytes() -> int | None:
-    """The memory that this process and its children may take, in bytes; None where the system does not report it."""
+    """The bytes of memory available to this process and its children; None if the system does not report it."""
     frees = [free for free in (_free_of_machine(), _free_of_group()) if free is not None]
     return min(frees, default=None)
 
@@ -166,7 +166,7 @@ def _free_of_machine() -> int | None:
 
 
 def _free_of_group() -> int | None:
-    """The memory that a container's control group leaves; cached files count as free."""
+    """The bytes that the container's control group leaves free; cached files count as free."""
     group = Path("/sys/fs/cgroup")
     try:
         limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
@@ -177,7 +177,7 @@ def _free_of_group() -> int | None:
 
 
 def refuse_missing_gpus(world_size: int, backend: str, num_gpus: int) -> None:
-    """Raise ValueError if NCCL is asked for and there are fewer GPUs than ranks."""
+    """Raise ValueError if the backend is NCCL and there are fewer GPUs than ranks."""
     if backend == "nccl" and num_gpus < world_size:
         found = f"{num_gpus} CUDA device{'' if num_gpus == 1 else 's'}"
         raise ValueError(

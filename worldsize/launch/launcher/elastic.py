@@ -34,24 +34,24 @@ from worldsize.message import read
 
 _RANK_LINE = re.compile(rb"\[rank (\d+)\] ?")
 _EXIT = re.compile(r"rank +: (\d+) .*\n +exitcode +: (-?\d+)")  # in the agent's closing summary
-_CHUNK = 1 << 12  # bytes that are read of a first message at a time
-_MAX_CALLERS = 256  # a rank says at once which one it is
-_LONGEST_LINE = 1 << 16  # bytes; a longer one comes in pieces
-_KEPT_OUTPUT = 1 << 16  # characters that the agent itself prints
+_CHUNK = 1 << 12  # bytes of a first message read at a time
+_MAX_CALLERS = 256  # connections that have not sent `Hello` yet; a rank sends it at once
+_LONGEST_LINE = 1 << 16  # bytes; longer lines are split
+_KEPT_OUTPUT = 1 << 16  # characters of the agent's own output
 _CLOSE_S = 3.0  # how long the agent may take to end its ranks before it is killed
 
 
 def run_script(
     flags: Flags, command: list[str], timeout_s: float, stalled_s: float | None, env: dict[str, str], shown: view.View
 ) -> Run:
-    """A `Run` of a script and its arguments under the agent."""
+    """Run a script with its arguments under the agent."""
     with ElasticWorkerGroup(flags, env, shown) as group:
         group.start(command)
         return group.outcome(group.listen(timeout_s, stalled_s))
 
 
 def run_function(spec: Spec, carried: Carried, shown: view.View) -> Run:
-    """A `Run` of one function per rank under the agent."""
+    """Run a function on every rank under the agent."""
     if spec.backend == "nccl":
         arguments.refuse_missing_gpus(spec.world_size, spec.backend, forkserver.shared().num_gpus)
     flags = Flags.parse([f"--nproc-per-node={spec.world_size}"])
@@ -82,12 +82,12 @@ class ElasticWorkerGroup(WorkerGroup):
         self._server.bind(self._path)
         self._server.listen(128)
         self.selector.register(self._server, selectors.EVENT_READ, self._accept)
-        self._callers: list[socket.socket] = []  # that have not said which rank they are
+        self._callers: list[socket.socket] = []  # that have not sent `Hello` yet
         self._first_gone: set[Worker] = set()  # ranks that ended before any that failed, so not ended by the agent
         self._process: subprocess.Popen[bytes] | None = None
         self._agent_output = ""
         self._rest = b""
-        self._line_rank: int | None = None  # of a line that has begun and not ended
+        self._line_rank: int | None = None  # of the unfinished line
         self._has_ended = False
         self._world_size = 0
         self.backend = "torchrun"
@@ -120,7 +120,7 @@ class ElasticWorkerGroup(WorkerGroup):
         return f"{self._world_size} rank{'s' * (self._world_size != 1)} under torchrun"
 
     def _accept(self) -> None:
-        """Wait for the first message of whatever has connected, which any process of the user can, without stopping."""
+        """Accept a connection, from whichever process, and register its first message without blocking."""
         control, _ = self._server.accept()
         control.setblocking(False)
         inbox = framing.Inbox(max_body_bytes=0)
@@ -130,7 +130,7 @@ class ElasticWorkerGroup(WorkerGroup):
             self._dismiss(self._callers[0]).close()
 
     def _greet(self, control: socket.socket, inbox: framing.Inbox) -> None:
-        """Take a rank's `Hello`; hang up on anything else."""
+        """Read a rank's `Hello`; close the connection on anything else."""
         try:
             data = control.recv(_CHUNK)
             messages = inbox.feed(data)
@@ -161,7 +161,7 @@ class ElasticWorkerGroup(WorkerGroup):
             worker.send(task, payload, [worker.call_log.fd])
 
     def _forget(self, local_rank: int) -> None:
-        """Drop the rank that the agent has replaced by another."""
+        """Drop the worker whose rank the agent has restarted."""
         for worker in [worker for worker in self.workers if worker.local_rank == local_rank]:
             self.workers.remove(worker)
             if not worker.is_hung_up:
@@ -170,13 +170,13 @@ class ElasticWorkerGroup(WorkerGroup):
             worker.close()
 
     def hang_up(self, worker: Worker) -> None:
-        """Receive no more from a rank, and note whether it went first."""
+        """Stop receiving from a rank, and note whether it ended before any failure."""
         super().hang_up(worker)
-        if not any(one.failure and one.is_hung_up for one in self.workers):
+        if not any(other.failure and other.is_hung_up for other in self.workers):
             self._first_gone.add(worker)
 
     def take(self, worker: Worker, message: FromRank, content: Any) -> None:
-        """Take one message; let the ranks leave once all of them have sent their values."""
+        """Handle one message; let the ranks exit once all of them have sent their values."""
         super().take(worker, message, content)
         if self._payloads and self.went_well and len(self.workers) == len(self._payloads):
             for one in self.workers:
@@ -212,13 +212,13 @@ class ElasticWorkerGroup(WorkerGroup):
     # how it ends
 
     def outcome(self, ending: Ending) -> Run:
-        """The run, when the agent ended well.
+        """Return the `Run` if the agent ended well.
 
         Raises:
             RankFailed, RunTimeout, RunStopped: otherwise.
         """
         assert self._process
-        for _ in range(LAST_READS):  # in turns, so that who ended first is noticed first
+        for _ in range(LAST_READS):  # in turns, so that the rank that ended first is noticed first
             for worker in self.workers:
                 self.receive(worker)
         if self._has_ended and self._process.returncode == 0:
@@ -241,12 +241,12 @@ class ElasticWorkerGroup(WorkerGroup):
                 worker.fail(FailureCause.EXIT, "an early end", "its process ended while others still needed it")
         if not failures:
             said = self._agent_output.strip()[-2000:]
-            if "Traceback (most" in said:  # torchrun's own stack says nothing about the script
+            if "Traceback (most" in said:  # torchrun's own traceback says nothing about the script
                 said = said.splitlines()[-1]
             raise RankFailed(f"torchrun failed and named no rank. It said:\n{said}")
 
     def end_ranks(self) -> None:
-        """End the agent if it still runs, first by SIGTERM, then by SIGKILL; then end all ranks that are left."""
+        """End the agent with SIGTERM, then with SIGKILL, and kill all ranks that are left."""
         if self._process is None:
             return
         deadline_s = time.monotonic() + _CLOSE_S
@@ -269,7 +269,7 @@ class ElasticWorkerGroup(WorkerGroup):
         self.close()
 
     def close(self) -> None:
-        """End what is left and close everything."""
+        """End remaining processes and close all files and sockets."""
         super().close()
         for sock in (self._server, *self._callers):
             sock.close()
@@ -281,7 +281,7 @@ class ElasticWorkerGroup(WorkerGroup):
 
 
 def environment(flags: Flags, env: Mapping[str, str], path: str) -> dict[str, str]:
-    """The environment of an agent and its ranks; the user's settings take precedence."""
+    """Make the environment of an agent and its ranks; the user's settings take precedence."""
     ours = {
         "OMP_NUM_THREADS": str(max(1, num_cores() // flags.num_ranks)),
         "PYTHONUNBUFFERED": "1",
@@ -294,7 +294,7 @@ def environment(flags: Flags, env: Mapping[str, str], path: str) -> dict[str, st
 
 
 def _end_group(worker: Worker) -> None:
-    """End a rank and what it has started; torchrun makes every rank the leader of a group."""
+    """Kill a rank and the processes it started; torchrun makes every rank the leader of a process group."""
     if worker.pid:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(worker.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""torchrun's flags as they are typed, read by torchrun's own parser before anything starts."""
+"""torchrun's flags as typed, parsed with torchrun's own parser before anything starts."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _RENDEZVOUS = (
     "nnodes",
     "node_rank",
 )
-# how soon agents notice that one is gone, and how long they wait for another to join: with torch's own 15 s and 30 s,
-# two nodes that become one take 43 s to go on; with these, 7 s (measured with torch 2.13 on Gloo)
+# how soon agents notice that one has left, and how long they wait for others to join: with torch's 15 s and 30 s, a
+# job that shrinks from two nodes to one resumes after 43 s; with these, after 7 s (measured with torch 2.13 on Gloo)
 _PATIENCE = "keep_alive_interval=1,last_call_timeout=3"
 
 
 @dataclass(frozen=True)
 class Flags:
-    """Words that torchrun takes, the flags' names among them, and how many ranks they start on this machine."""
+    """A torchrun command line: its words, the names of its flags, and how many ranks it starts on this machine."""
 
     words: tuple[str, ...]
     names: frozenset[str]
     num_ranks: int
-    is_range: bool = False  # of nodes, which may join and leave
+    is_range: bool = False  # whether --nnodes is a range, so that nodes may join and leave
     endpoint: str = ""
     conf: str = ""
     num_nodes: int = 1  # the smallest number in a range
 
     @staticmethod
     def parse(words: Sequence[str]) -> Flags:
-        """The flags of these words.
+        """Parse a command line.
 
         Raises:
-            ValueError: torchrun would not take them.
-            SystemExit: they ask for help, which has been printed.
+            ValueError: torchrun would not accept it.
+            SystemExit: it asks for help, which has been printed.
         """
         from torch.distributed.run import get_args_parser
 
@@ -72,16 +72,16 @@ class Flags:
 
     @property
     def is_standalone(self) -> bool:
-        """True when there is only one agent."""
+        """Whether there is only one agent."""
         return "standalone" in self.names or not self.names.intersection(_RENDEZVOUS)
 
     @property
     def is_local(self) -> bool:
-        """True when all ranks are on this machine, and meet there."""
+        """Whether all ranks and their rendezvous are on this machine."""
         return self.is_standalone or self.endpoint.partition(":")[0] in ("localhost", "127.0.0.1")
 
     def complete(self, folder: str) -> list[str]:
-        """The words, plus what a run on one machine needs: a free port, output by rank, logs in `folder`."""
+        """Return the words, plus what a run on one machine needs: a free port, output by rank, logs in `folder`."""
         added = []
         if not self.names.intersection(_RENDEZVOUS):
             added.append("--standalone")  # instead of the fixed port 29500
@@ -91,7 +91,7 @@ class Flags:
             added.append(f"--log-dir={folder}")
         if self.is_local and "local_addr" not in self.names:
             added.append("--local-addr=localhost")  # this machine's own name may not resolve
-        # what the user typed takes precedence: of a setting given twice, torchrun takes the last
+        # the user's settings come later and so take precedence: torchrun uses the last of a setting given twice
         merged = [f"--rdzv-conf={','.join(filter(None, [_PATIENCE, self.conf]))}"] if self.is_range else []
         return [*added, *self.words, *merged]
 
@@ -107,7 +107,7 @@ def _number(text: str, flag: str) -> int:
 
 
 def _num_ranks(nproc_per_node: str) -> int:
-    """The number of ranks on this machine; for words such as auto and gpu, torch counts them."""
+    """Return the number of ranks on this machine; torch resolves words such as auto and gpu."""
     if not re.fullmatch(r"-?\d+", nproc_per_node):
         return os.cpu_count() or 1 if nproc_per_node == "cpu" else 1  # as torchrun counts them
     if int(nproc_per_node) < 1:

@@ -1,4 +1,4 @@
-"""The ranks of a run as forks of a forkserver."""
+"""Runs whose ranks are forked from a forkserver."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from worldsize.launch.reports.result import Run
 _job_numbers = itertools.count(1)
 _one_at_a_time = threading.RLock()  # runs share the forkserver's socket
 _OUTPUT_CHUNK = 1 << 16
-_FORKS_AT_ONCE = 64  # Linux keeps some 280 short messages that are not read
-_END_S = 10.0  # how long the forkserver may take to end its ranks,
-_END_IN_JAIL_S = 0.15  # and in a jail, which is swept or ended as a whole
-_ANSWER_IN_JAIL_S = 0.3  # grading expects a result within a second of the limit
+_FORKS_AT_ONCE = 64  # a Linux socket holds about 280 short unread messages
+_END_S = 10.0  # how long the forkserver may take to end its ranks
+_END_IN_JAIL_S = 0.15  # the same in a jail, which is swept or ended as a whole
+_ANSWER_IN_JAIL_S = 0.3  # grading expects a result within a second of the time limit
 
 
 def run_function(spec: Spec, carried: Carried, view: View) -> Run:
-    """The run of a function on forked ranks, real or emulated.
+    """Run a function on forked ranks, real or emulated.
 
     Raises:
-        ValueError: the cluster or its options are wrong, or a GPU is missing.
+        ValueError: the cluster or its options are invalid, or there are too few GPUs.
         RankFailed, RunTimeout, RunStopped: it did not end well.
     """
     emulation = None
@@ -67,14 +67,14 @@ def run_function(spec: Spec, carried: Carried, view: View) -> Run:
 
 
 class ForkedWorkerGroup(WorkerGroup):
-    """Ranks that a forkserver forks; each one prints into a pipe of its own."""
+    """Ranks forked from a forkserver, each with its own pipe for output."""
 
     def __init__(self, server: Forkserver, view: View, quota: Quota, emulation: Emulation | None = None) -> None:
         super().__init__(view, quota, emulation)
         self._forkserver = server
         self._by_job: dict[int, Worker] = {}
         self._requested_backend = "auto"
-        self._are_ranks_left = False  # they ended too slowly to be waited for
+        self._are_ranks_left = False  # whether some ended too slowly to be waited for
         self._pipes: dict[int, int] = {}  # rank -> the pipe's read end
         self.selector.register(server.socket, selectors.EVENT_READ, self._read_forkserver)
         self._store = os.path.join(server.scratch, uuid.uuid4().hex)
@@ -82,7 +82,7 @@ class ForkedWorkerGroup(WorkerGroup):
             self.is_local, self.answer_s = False, _ANSWER_IN_JAIL_S
 
     def start(self, spec: Spec, carried: Carried) -> None:
-        """Fork all ranks and hand each its job."""
+        """Fork all ranks and send each its job."""
         self._requested_backend = spec.backend
         self._kernel_memory = KernelMemory(self._forkserver.process.pid, spec.world_size) if spec.memory else None
         emulated = self.emulation.for_ranks if self.emulation else None
@@ -101,7 +101,7 @@ class ForkedWorkerGroup(WorkerGroup):
 
     @property
     def headline(self) -> str:
-        """One line: how many ranks, on which backend, and why on that one if none was requested."""
+        """One line: the number of ranks, their backend, and the reason for it if none was requested."""
         num_ranks, num_gpus = len(self.workers), self._forkserver.num_gpus
         ranks = f"{num_ranks} rank{'s' * (num_ranks != 1)} on "
         if self.emulation:
@@ -127,7 +127,7 @@ class ForkedWorkerGroup(WorkerGroup):
         self.selector.register(output_r, selectors.EVENT_READ, lambda: self._read_output(worker.rank))
 
     def _await_forks(self) -> None:
-        """Wait until every rank so far is forked: with more under way, each side would wait for the other to read."""
+        """Wait until the requested ranks are forked: with more requests, each side would wait for the other to read."""
         while self._forkserver.is_alive and not all(worker.pid or worker.has_exited for worker in self.workers):
             self._read_forkserver()
 
@@ -180,7 +180,7 @@ class ForkedWorkerGroup(WorkerGroup):
             worker.note_status(status, time.monotonic_ns())
 
     def take(self, worker: Worker, message: FromRank, content: Any) -> None:
-        """Take one message; before the last one, take what the rank printed."""
+        """Handle one message; read the rank's remaining output before its last one."""
         if isinstance(message, Done | Failed):
             self._drain(worker.rank)
         super().take(worker, message, content)
@@ -200,7 +200,7 @@ class ForkedWorkerGroup(WorkerGroup):
         return bool(data)
 
     def end_ranks(self) -> None:
-        """End the ranks and wait until the forkserver has reported their ends; then take what they printed last."""
+        """Kill the ranks, wait until the forkserver has reported their ends, then read their remaining output."""
         self._forkserver.kill([job for job, worker in self._by_job.items() if not worker.has_exited])
         deadline_s = time.monotonic() + (_END_S if self._forkserver.is_local else _END_IN_JAIL_S)
         while self._forkserver.is_alive and not self._are_ranks_left and not self._have_all_exited:
@@ -214,7 +214,7 @@ class ForkedWorkerGroup(WorkerGroup):
         return all(worker.has_exited for worker in self.workers)
 
     def _drain(self, rank: int) -> None:
-        for _ in range(KEPT_OUTPUT // _OUTPUT_CHUNK):  # what a rank left running may go on printing
+        for _ in range(KEPT_OUTPUT // _OUTPUT_CHUNK):  # a process that a rank left behind may go on printing
             if not self._read_output(rank):
                 break
 
@@ -225,7 +225,7 @@ class ForkedWorkerGroup(WorkerGroup):
         self.close()
 
     def close(self) -> None:
-        """End what is left and close everything."""
+        """End remaining processes and close all files and sockets."""
         super().close()
         for pipe in self._pipes.values():
             os.close(pipe)

@@ -1,4 +1,4 @@
-"""The launcher's side of a forkserver: starts it, asks it for ranks, learns how they end."""
+"""The launcher's side of a forkserver: starts it, requests ranks, receives their exit statuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FromForkserver = Warm | Forked | Exited | Swept
 
 
 class Process(Protocol):
-    """What the launcher needs of a started process, such as a `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that the launcher needs."""
 
     pid: int
 
@@ -37,7 +37,7 @@ class Process(Protocol):
 
 
 class Forkserver:
-    """A warm process that forks ranks; `start(fd)` starts it, by default on this machine as this user."""
+    """A process that has imported torch and forks ranks; `start(fd)` starts it, by default as this user."""
 
     def __init__(self, start: Callable[[int], Process] | None = None, scratch: str | None = None) -> None:
         ours, theirs = socket.socketpair()
@@ -50,7 +50,7 @@ class Forkserver:
         self.process = (start or _start_here)(theirs.fileno())
         theirs.close()
         self._warm = False
-        self.num_gpus = 0  # known once it is warm
+        self.num_gpus = 0  # known once the forkserver is warm
 
     def wait_until_warm(self, timeout_s: float = 120) -> None:
         """Return once the forkserver has imported torch.
@@ -69,20 +69,20 @@ class Forkserver:
 
     @property
     def is_alive(self) -> bool:
-        """True while the process runs and belongs to this process, not to one that this process was forked from."""
+        """Whether the forkserver runs and was started by this process rather than by one it was forked from."""
         return self.process.poll() is None and self.owner_pid == os.getpid()
 
     def fork(self, job: int, control_fd: int, output_fd: int) -> None:
-        """Ask for one rank that communicates over `control_fd` and prints to `output_fd`."""
+        """Request one rank that communicates over `control_fd` and prints to `output_fd`."""
         self._send(Fork(job), [control_fd, output_fd])
 
     def kill(self, jobs: list[int]) -> None:
-        """Ask for these ranks to be killed; their ends are reported like any other."""
+        """Request that the ranks of these jobs be killed; their exits are reported as usual."""
         with contextlib.suppress(OSError):
             self._send(Kill(jobs))
 
     def sweep(self, kept: str = "", timeout_s: float = 20) -> None:
-        """Remove whatever ranks have left in a jail, processes and files but `kept` in /tmp; return when it is done.
+        """Remove the processes and files that ranks left in a jail, except `kept` in /tmp; return when it is done.
 
         Raises:
             OSError: the forkserver ended or did not answer in time.
@@ -92,7 +92,7 @@ class Forkserver:
         self._await(Swept, timeout_s)
 
     def receive(self) -> Iterator[FromForkserver]:
-        """The messages that have come, waiting for the first bytes if there are none.
+        """Yield the messages received, waiting for the first bytes if there are none.
 
         Raises:
             ConnectionError: the forkserver has ended.
@@ -107,10 +107,10 @@ class Forkserver:
             yield read(header, Warm, Forked, Exited, Swept)
 
     def _await(self, wanted: type[AnyMessage], timeout_s: float) -> AnyMessage:
-        """The first message of a kind, passing over others.
+        """Return the first message of type `wanted`, ignoring others.
 
         Raises:
-            OSError: it did not come.
+            OSError: it did not arrive in time.
         """
         deadline_s = time.monotonic() + timeout_s
         try:
@@ -130,7 +130,7 @@ class Forkserver:
 
     @contextlib.contextmanager
     def _in_step(self) -> Iterator[None]:
-        """Close the forkserver if Ctrl-C interrupts the block: half a message would spoil all that follow."""
+        """Close the forkserver if Ctrl-C interrupts the block: half a message would corrupt those that follow."""
         try:
             yield
         except KeyboardInterrupt:
@@ -138,7 +138,7 @@ class Forkserver:
             raise
 
     def close(self) -> None:
-        """End the forkserver and every rank that it still has."""
+        """End the forkserver and its remaining ranks."""
         self.socket.close()
         if self.owner_pid != os.getpid():
             return
@@ -159,7 +159,7 @@ _lock = threading.Lock()
 
 
 def shared() -> Forkserver:
-    """The forkserver of this process, warm; started if it is not there yet, and ended with the process."""
+    """Return this process's warm forkserver, which is started on first use and ends with the process."""
     global _shared
     with _lock:
         if _shared is not None and not _shared.is_alive:
@@ -174,7 +174,7 @@ def shared() -> Forkserver:
 def start_early() -> None:
     """Start the forkserver of a notebook's kernel without waiting for it, so that it is warm when the first run comes.
 
-    Elsewhere do nothing, and in a thread too: the kernel would end the forkserver together with that thread.
+    Do nothing outside a notebook or in a side thread, whose end would make the operating system kill the forkserver.
     """
     ipython = sys.modules.get("IPython")
     shell = ipython and ipython.get_ipython()
@@ -193,7 +193,7 @@ def _start() -> Forkserver:
 
 
 def _start_here(fd: int) -> Process:
-    # the kernel watches the thread that forked, and a launcher in a side thread may outlive that thread
+    # the operating system watches the thread that forked, and the launcher may outlive a side thread
     parent = [str(os.getpid())] if threading.current_thread() is threading.main_thread() else []
     return subprocess.Popen(
         [sys.executable, "-m", "worldsize.launch.worker.forkserver_main", str(fd), *parent],

@@ -1,4 +1,4 @@
-"""The job that a launcher sends to every rank, besides the function."""
+"""The job that a launcher sends to every rank, along with the function."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The kernel's word on the memory that ranks fill, read from outside, so that no rank can make itself look lean.
+"""The ranks' memory as the kernel counts it, read from outside so that no rank can understate it.
 
-It sees what no count of tensors does: arrays of numpy, threads, child processes, shared memory and files in memory, and
-what waits in pipes and sockets.
+Unlike a count of tensors it includes NumPy arrays, threads, child processes, shared memory, files in memory, and data
+in pipes and sockets.
 Source: proc(5), `/proc/PID/status`; kcmp(2).
 """
 
@@ -18,53 +18,53 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _PROC = Path("/proc")
-_REST = 9  # times as long as a look takes, between one and the next
-_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())  # Linux's number of the call; Python has no name for it
+_REST = 9  # pause between two measurements, as a multiple of how long one takes
+_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())  # the system call's number on Linux; Python lacks it
 _KCMP_VM = 1
-# what a pipe holds, and about what a socket does, unless they are made larger, which a jail refuses
+# the capacity of a pipe and roughly that of a socket; a jail prevents making them larger
 _CHANNEL_BYTES = {"pipe": 64 << 10, "socket": 256 << 10}
 
 
 @dataclass(frozen=True)
 class _Status:
-    """A process as the kernel describes it; sizes are in bytes."""
+    """Memory of a process in bytes, as the kernel reports it."""
 
-    inner_pid: int  # in the innermost namespace
+    inner_pid: int  # its process ID in the innermost namespace
     private: int
     shared: int
     file: int
-    most: int  # of all three
+    most: int  # peak of the sum of all three
 
 
 @dataclass
 class _Rank:
-    """A rank's processes at the beginning, and the most that they have held since, in bytes."""
+    """A rank's processes when it was first watched, and their peak memory since, in bytes."""
 
     pid: int
-    file: dict[int, int] = field(default_factory=dict)  # process -> the most of files' pages that it was seen to map
+    file: dict[int, int] = field(default_factory=dict)  # process -> the most file pages that it was seen to map
     base_bytes: int = 0
     most_bytes: int = 0
 
 
 class KernelMemory:
-    """The memory of ranks that descend from the process `root_pid`, each from when it is watched.
+    """The memory of ranks that descend from the process `root_pid`, each since it was first watched.
 
-    A rank's are the private and shared pages of its process and of all below it, also those swapped out, and in a jail
-    the files in memory of all ranks and the processes whose parents are gone. Between two looks, a process's own
-    record of its peak counts, less the pages of files that it was seen to map. Memory that processes share as a whole
-    counts once: between vfork and exec, a process that starts a program would otherwise seem to fill all of it again.
-    Each pipe or socket that a rank has opened since counts as full, and in a jail all that is under way over TCP.
+    A rank's memory is the private and shared pages of its process and all descendants, including swapped pages; in a
+    jail, also all ranks' files in memory and all orphaned processes. Between two measurements, the kernel's own record
+    of a process's peak counts, less the file pages that it was seen to map. Processes that share an address space
+    count once: otherwise a process between vfork and exec would count its parent's memory again.
+    Each pipe or socket that a rank has opened since counts as full, and in a jail so does all data in transit over TCP.
     """
 
     def __init__(self, root_pid: int, num_ranks: int = 1) -> None:
         self._root_pid, self._num_ranks = root_pid, num_ranks
         self._ranks: dict[int, _Rank] = {}
-        self._others: set[int] = set()  # processes of the jail that are no rank's
+        self._others: set[int] = set()  # processes of the jail that belong to no rank
         self._base_file_bytes = 0
         self._next_glance_s = 0.0
 
     def watch(self, rank: int, inner_pid: int) -> None:
-        """Watch a rank from now on, whose process has this number in its own namespace."""
+        """Start to watch a rank; `inner_pid` is its process ID in its own namespace."""
         children = _children()
         tree = _descendants(self._root_pid, children)
         found = [pid for pid in tree if (status := _status(pid)) and status.inner_pid == inner_pid]
@@ -79,14 +79,14 @@ class KernelMemory:
         watched.base_bytes = watched.most_bytes = self._held_bytes(watched, _descendants(watched.pid, children), 0)
 
     def glance(self) -> None:
-        """Look, unless looking would take more than a tenth of the time: on a busy machine ranks would wait for it."""
+        """Measure, but spend at most a tenth of the time on it: on a busy machine ranks would wait."""
         if (start_s := time.monotonic()) >= self._next_glance_s:
             self.look()
             end_s = time.monotonic()
             self._next_glance_s = end_s + _REST * (end_s - start_s)
 
     def look(self) -> None:
-        """Take note of what the ranks hold now."""
+        """Measure the ranks' memory now."""
         alive = [rank for rank in self._ranks.values() if _status(rank.pid)]
         if not alive:
             return
@@ -94,7 +94,7 @@ class KernelMemory:
         trees = [_descendants(rank.pid, children) for rank in alive]
         own = {pid for tree in trees for pid in tree}
         orphans: list[int] = []
-        if len(self._ranks) == self._num_ranks:  # until then a process may be a rank that has not joined yet
+        if len(self._ranks) == self._num_ranks:  # before that, a process may be a rank that has not joined yet
             orphans = [pid for pid in _descendants(self._root_pid, children) if pid not in own | self._others]
         in_files = max(0, _bytes_in_files(alive[0].pid) - self._base_file_bytes)
         in_tcp = _bytes_in_tcp(alive[0].pid)
@@ -103,7 +103,7 @@ class KernelMemory:
             rank.most_bytes = max(rank.most_bytes, held_bytes)
 
     def grown_bytes(self, rank: int) -> int | None:
-        """The bytes by which the rank's memory had grown at its most; None where the kernel does not say."""
+        """The growth of the rank's memory at its peak, in bytes; None if the kernel does not report it."""
         watched = self._ranks.get(rank)
         return watched and watched.most_bytes - watched.base_bytes
 
@@ -112,7 +112,7 @@ class KernelMemory:
         counted: list[int] = []
         for pid in processes:
             # before it is read: once a process has memory of its own, it never shares its parent's again
-            if any(_is_same_memory(pid, one) for one in counted):
+            if any(_is_same_memory(pid, other) for other in counted):
                 continue
             if status := _status(pid):
                 counted.append(pid)
@@ -124,7 +124,7 @@ class KernelMemory:
 
 
 def _status(pid: int) -> _Status | None:
-    """What the kernel says of a process; None of one that is gone, and where it says nothing."""
+    """Read a process's memory; None if the process has ended or the kernel reports nothing."""
     try:
         lines = (_PROC / str(pid) / "status").read_text().splitlines()
         fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
@@ -136,10 +136,7 @@ def _status(pid: int) -> _Status | None:
 
 
 def _is_same_memory(pid: int, other_pid: int) -> bool:
-    """True where two processes share all their memory, as one that is about to start a program does with its parent.
-
-    False where the kernel does not say.
-    """
+    """Whether two processes share an address space, as between vfork and exec; False if the kernel does not say."""
     if _KCMP is None or sys.platform != "linux":
         return False
     return ctypes.CDLL(None).syscall(_KCMP, pid, other_pid, _KCMP_VM, 0, 0) == 0
@@ -150,7 +147,7 @@ def _bytes(fields: Mapping[str, list[str]], name: str) -> int:
 
 
 def _children() -> dict[int, list[int]]:
-    """The children of every process that has some."""
+    """Map each process to its children."""
     children: dict[int, list[int]] = {}
     for pid, parent in _parents():
         children.setdefault(parent, []).append(pid)
@@ -158,15 +155,15 @@ def _children() -> dict[int, list[int]]:
 
 
 def _descendants(root_pid: int, children: Mapping[int, list[int]]) -> list[int]:
-    """A process and all below it, parents first."""
-    found = [root_pid]
-    for pid in found:
-        found += children.get(pid, ())
-    return found
+    """List a process and all its descendants, parents first."""
+    pids = [root_pid]
+    for pid in pids:
+        pids += children.get(pid, ())
+    return pids
 
 
 def _parents() -> Iterator[tuple[int, int]]:
-    """Every process that can be seen, with its parent."""
+    """Yield every visible process with its parent."""
     with contextlib.suppress(OSError):
         for name in filter(str.isdecimal, os.listdir(_PROC)):
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -175,7 +172,7 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 
 def _bytes_in_files(pid: int) -> int:
-    """The bytes of files in memory that a process sees and this one does not."""
+    """The bytes of in-memory files that a process sees and this one does not."""
     sizes: dict[int, int] = {}
     with contextlib.suppress(OSError, ValueError, IndexError):
         ours = {line.split()[2] for line in (_PROC / "self/mountinfo").read_text().splitlines()}
@@ -188,13 +185,13 @@ def _bytes_in_files(pid: int) -> int:
 
 
 def _bytes_in_channels(processes: Iterable[int]) -> int:
-    """The bytes that all pipes and sockets of processes hold when they are full."""
+    """The capacity in bytes of all pipes and sockets of these processes."""
     channels = {channel for pid in processes for channel in _channels(pid)}
     return sum(_CHANNEL_BYTES[channel.partition(":")[0]] for channel in channels)
 
 
 def _channels(pid: int) -> Iterator[str]:
-    """The pipes and sockets that a process has open, as the kernel calls them; none where it does not say."""
+    """Yield the kernel's names of a process's open pipes and sockets, if it reports them."""
     files = _PROC / str(pid) / "fd"
     with contextlib.suppress(OSError):
         for fd in os.listdir(files):
@@ -205,7 +202,7 @@ def _channels(pid: int) -> Iterator[str]:
 
 
 def _bytes_in_tcp(pid: int) -> int:
-    """The bytes under way over TCP in a process's network, unless that is this one's too."""
+    """The bytes in transit over TCP in a process's network namespace; 0 if it shares this process's."""
     total = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         if os.readlink(_PROC / str(pid) / "ns/net") != os.readlink(_PROC / "self/ns/net"):

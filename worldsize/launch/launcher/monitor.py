@@ -1,4 +1,4 @@
-"""When a run must be stopped: its time is up, or nothing has moved for too long."""
+"""The conditions that stop a run: its time is up, or it has made no progress for too long."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.reports.result import End, Ending
 
-GLANCE_S = 0.1  # how often the view and the ranks' progress are looked at,
-_GLANCE_AT_RANK_S = 0.003  # and less often where there are many ranks to look at
-_GRACE_S = 1.0  # how long the others may take to report what they saw of a failure
+GLANCE_S = 0.1  # interval at which the view and the ranks' progress are checked
+_GLANCE_AT_RANK_S = 0.003  # plus this much per rank
+_GRACE_S = 1.0  # how long the other ranks may take to report their side of a failure
 
 
 class Monitor:
-    """The clocks of one run: its deadline, its next glance, and how long nothing has moved."""
+    """The clocks of one run: its deadline, its next check, and the time since the last progress."""
 
     def __init__(self, start_s: float, timeout_s: float, stalled_s: float | None) -> None:
         self.deadline_s = start_s + timeout_s
@@ -24,7 +24,7 @@ class Monitor:
         self._moved_s, self._before, self._num_heard = time.monotonic(), None, 0
 
     def is_glance_due(self, num_workers: int) -> bool:
-        """True when it is time to look at all ranks again, which costs more with more ranks."""
+        """Whether the next check of all ranks is due; it costs more with more ranks."""
         now_s = time.monotonic()
         if now_s < self._glance_s:
             return False
@@ -32,12 +32,12 @@ class Monitor:
         return True
 
     def shorten(self) -> None:
-        """Bring the deadline forward after a failure; the others may still report what they saw of it."""
+        """Bring the deadline forward after a failure, leaving the other ranks time to report their side of it."""
         self.deadline_s = min(self.deadline_s, time.monotonic() + _GRACE_S)
 
     def stall(self, num_heard: int, progress: Callable[[], Any]) -> Ending | None:
-        """The end of a run in which for too long nothing was heard and `progress` was the same, and not None."""
-        if num_heard != self._num_heard:  # to look at every rank's calls costs far more than to hear of one
+        """Return an `Ending` if for too long no message came and `progress` stayed the same value other than None."""
+        if num_heard != self._num_heard:  # counting messages costs far less than reading every rank's calls
             self._num_heard, self._before, self._moved_s = num_heard, None, time.monotonic()
             return None
         if (now := progress()) is None or now != self._before:
@@ -48,16 +48,16 @@ class Monitor:
         return None
 
     def timeout(self) -> Ending | None:
-        """The end of a run whose time is up."""
+        """Return an `Ending` if the deadline has passed."""
         if time.monotonic() < self.deadline_s:
             return None
         return Ending(End.TIMEOUT, f"The ranks did not finish within {self._timeout_s:g} s.")
 
 
 def progress(workers: Sequence[Worker], num_printed_bytes: int) -> Any:
-    """A value that changes when a rank makes progress; None while one of them works outside a call.
+    """A value that changes when a rank makes progress; None while any rank works outside a call.
 
-    It is also None before the first rank has connected, because starting is work.
+    It is also None before the first rank has connected, because starting counts as work.
     """
     waits = [(worker.rank, worker.waiting_in) for worker in workers if not worker.is_settled]
     if not workers or any(number is None for _, number in waits):

@@ -1,4 +1,4 @@
-"""A function and its arguments as the bytes that its ranks unpickle."""
+"""Pickling of a function and its arguments for its ranks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import cloudpickle
 
 @dataclass(frozen=True)
 class Carried:
-    """Each rank's bytes, and the names of the files that define the functions carried in them by value.
+    """Each rank's pickle, and the names of the files that define the functions pickled by value.
 
-    The bytes are two pickles for one unpickler: of what all ranks share, and of the rank's own arguments.
+    The bytes are two pickles for one unpickler: what all ranks share, then the rank's own arguments.
     """
 
     payloads: list[bytes]
@@ -23,14 +23,14 @@ class Carried:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """A pickler that notes the file of every function that it carries by value."""
+    """A pickler that records the file of every function that it pickles by value."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self.filenames: set[str] = set()
 
     def reducer_override(self, obj: Any) -> Any:
-        """The way in which cloudpickle reduces an object."""
+        """Reduce an object as cloudpickle does, recording the file of a code object."""
         if isinstance(obj, types.CodeType):
             self.filenames.add(obj.co_filename)
         return super().reducer_override(obj)
@@ -39,7 +39,7 @@ class _Pickler(cloudpickle.Pickler):
 def carry(
     fn: Callable[..., Any], args: tuple[Any, ...], each: Sequence[Sequence[Any]] | None, world_size: int
 ) -> Carried:
-    """The function and its arguments for every rank.
+    """Pickle the function and its arguments for every rank.
 
     Raises:
         ValueError: they cannot be pickled.
@@ -49,11 +49,11 @@ def carry(
     file = io.BytesIO()
     pickler = _Pickler(file)
     try:
-        pickler.dump((fn, args))  # once: a function of a module that is carried by value takes most of the time
+        pickler.dump((fn, args))  # once: pickling a module's function by value takes most of the time
         known, size_bytes = pickler.memo.copy(), file.tell()
         payloads: list[bytes] = []
         for own in each or [()] * world_size:
-            pickler.memo = known  # an object that both contain stays one object on the rank
+            pickler.memo = known  # an object in both pickles is one object on the rank
             file.truncate(file.seek(size_bytes))
             pickler.dump(tuple(own))
             payloads.append(file.getvalue())

@@ -1,4 +1,4 @@
-"""A launcher's folder for its ranks' sockets and files; one that a killed launcher has left is removed by the next."""
+"""A launcher's folder for its ranks' sockets and files; a killed launcher's folder is removed by the next launcher."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PREFIX, _LOCK = "worldsize-", "lock"
 
 
 class ScratchFolder:
-    """A new folder in the system's folder for temporary files, or in another, for as long as its process lives.
+    """A new folder in `parent`, by default the system's temporary folder, that lasts as long as its process.
 
-    A lock, which the kernel releases when the process ends, tells a folder in use from one that was left.
+    A lock, which the kernel releases when the process ends, shows whether a folder is still in use.
     """
 
     def __init__(self, parent: str | None = None) -> None:
@@ -25,7 +25,7 @@ class ScratchFolder:
         draft = os.path.join(self.path, "draft")
         self._lock = os.open(draft, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        os.rename(draft, os.path.join(self.path, _LOCK))  # from here on it is seen, and locked already
+        os.rename(draft, os.path.join(self.path, _LOCK))  # other launchers can see it from here on, already locked
 
     def __enter__(self) -> str:
         return self.path
@@ -34,15 +34,15 @@ class ScratchFolder:
         self.remove()
 
     def remove(self) -> None:
-        """Remove the folder with what it holds."""
+        """Remove the folder and its contents."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def _remove_left(parent: Path) -> None:
-    """Remove the folders of this user that no process holds any more."""
+    """Remove this user's folders that no process has locked."""
     for lock in parent.glob(f"{_PREFIX}*/{_LOCK}"):
-        with contextlib.suppress(OSError):  # it is in use, or another process removes it
+        with contextlib.suppress(OSError):  # it is in use, or another process is removing it
             if lock.parent.lstat().st_uid != os.getuid():
                 continue
             fd = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)

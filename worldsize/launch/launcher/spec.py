@@ -1,4 +1,4 @@
-"""What a run is: the function, its ranks, where they are, and what they may do and take."""
+"""The specification of a run: the function, its ranks, where they run, and their limits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from worldsize.launch.protocol.quota import Quota
 
 @dataclass(frozen=True)
 class Spec:
-    """One run of `fn(*args, *each[rank])`. Arguments of `run` mean the same here; others are for the course's engine.
+    """One run of `fn(*args, *each[rank])`. Arguments of `run` mean the same here; the others are for the autograder.
 
-    `launcher` is "warm", forks of a forkserver, or "torchrun", torch's own elastic agent. Ranks of a `forkserver` in a
-    jail see nothing of this process. With `netns`, on Linux and as root, rank i joins from the network namespace
-    `netns[i]`, as if it were another machine, on the network device that `env["GLOO_SOCKET_IFNAME"]` names. On an
-    emulated cluster, a run that `keeps_exchanges` has what went over the wire as its `exchanges`.
+    `launcher` is "warm" (forked from a forkserver) or "torchrun" (torch's elastic agent). Ranks of a `forkserver` in a
+    jail inherit nothing from this process. With `netns`, on Linux and as root, rank i joins from the network namespace
+    `netns[i]`, as if it were a different machine, on the network device that `env["GLOO_SOCKET_IFNAME"]` names. On an
+    emulated cluster, `keeps_exchanges` keeps the data of every message and collective as the run's `exchanges`.
     """
 
     fn: Callable[..., Any]

@@ -1,4 +1,4 @@
-"""One rank as its launcher sees it."""
+"""The launcher's record of one rank."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from worldsize.launch.reports.diagnosis import StoppedRank
 from worldsize.memory.use import MemoryUse
 from worldsize.message import Message, pack_and_send
 
-_CHUNK = 1 << 16  # bytes that are read at a time: no more messages than that holds until the clock is looked at
-_MAX_EVENTS = 100_000  # of a rank, which may send any number,
-_MAX_THREADS = 10  # of those that failed, likewise
+_CHUNK = 1 << 16  # bytes read at a time, which bounds the messages handled before the clock is checked again
+_MAX_EVENTS = 100_000  # kept per rank, which may send any number
+_MAX_THREADS = 10  # failed threads kept per rank
 
 
 class Worker:
-    """The socket to a rank, its log of calls, and what it has reported."""
+    """A rank's socket, its call log, and its reports."""
 
     def __init__(
         self, rank: int, control: socket.socket, max_value_bytes: int, start_s: float, is_local: bool = True
@@ -50,15 +50,15 @@ class Worker:
         self.call_log = CallLog.make()
         self.value: Any = None
         self.has_value = self.has_joined = self.is_hung_up = self.has_exited = False
-        self.is_lost = False  # as planned, which does not fail the run
+        self.is_lost = False  # by a planned loss, which does not fail the run
         self.failure: Failure | None = None
         self.position: Position | None = None
         self.memory: MemoryUse | None = None
-        self.failed_threads: list[ThreadFailed] = []  # the first ones
+        self.failed_threads: list[ThreadFailed] = []  # the first `_MAX_THREADS`
         self.duration_s = 0.0
-        self.last_state = ""  # once the run is over
+        self.last_state = ""  # set once the run is over
         self._inbox = framing.Inbox(max_value_bytes)
-        self._start_s = start_s  # of the run
+        self._start_s = start_s  # start of the run
         self._spans: Sequence[Span] = ()
         self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
         control.setblocking(False)
@@ -78,12 +78,12 @@ class Worker:
             self.control.setblocking(False)
 
     def receive(self) -> Iterator[tuple[FromRank, Any]]:
-        """The messages that have come, each with what `take` keeps of it: all that a rank sends is read here.
+        """Yield the messages received, each with the content that `take` keeps.
 
         Raises:
-            BlockingIOError: no message has come.
+            BlockingIOError: no message is waiting.
             ConnectionError: the rank has hung up.
-            ValueError: what has come is not a message.
+            ValueError: the rank sent something other than a message.
         """
         data = self.control.recv(_CHUNK)
         if not data:
@@ -93,7 +93,7 @@ class Worker:
             yield message, self._content_of(message, body)
 
     def _content_of(self, message: FromRank, body: bytes) -> Any:
-        """The events of `Events`, the value of `Done`; None of others, and once it is known how the rank ends."""
+        """The events of `Events` or the value of `Done`; None for other messages and for a settled rank."""
         match message:
             case Events(rows) if not self.is_settled:
                 return read_events(self.rank, rows, self._start_s)
@@ -103,14 +103,14 @@ class Worker:
                 return None
 
     def close(self) -> None:
-        """Close what is open for the rank."""
+        """Close the rank's socket and call log."""
         self.control.close()
         self.call_log.close()
 
     # the rank's state
 
     def take(self, message: FromRank, content: Any) -> None:
-        """Keep what the rank has reported, as `receive` gives it; of a settled rank, only its position and threads."""
+        """Keep a report that `receive` yielded; for a settled rank, only its position and failed threads."""
         match message:
             case Position():
                 self.position = message
@@ -135,7 +135,7 @@ class Worker:
         self.failure = Failure(self.rank, kind, reason, [], time.monotonic_ns(), cause)
 
     def note_status(self, status: int, time_ns: int) -> None:
-        """Record that the rank's process ended without a report, with this wait status."""
+        """Record that the rank's process ended with this wait status and without a report."""
         failed = failure.of_status(self.rank, status, time_ns)
         self.failure = replace(failed, lines=self.dumped_lines) if failed.kind in failure.CRASHES else failed
 
@@ -145,24 +145,24 @@ class Worker:
 
     @property
     def is_settled(self) -> bool:
-        """True once it is known how the rank ends."""
+        """Whether the rank has returned, failed or been lost."""
         return self.has_value or self.is_lost or self.failure is not None
 
     @property
     def is_silent(self) -> bool:
-        """True of a rank that runs and has not reported where it is."""
+        """Whether the rank runs and has not reported its position."""
         is_running = self.pid > 0 and not (self.is_settled or self.is_hung_up or self.has_exited)
         return is_running and self.position is None
 
     @property
     def waiting_in(self) -> int | None:
-        """The number of the call that the rank waits in; None when it waits in none."""
+        """The number of the call in which the rank waits, or None."""
         call = self.call_log.current()
         return call.number if call and call.state == WAITING else None
 
     @property
     def state(self) -> str:
-        """The state in a few words, which stay the same once the run is over, however the rank is then ended."""
+        """The rank's state in a few words; fixed once the run is over, however the rank is then ended."""
         if self.last_state:
             return self.last_state
         if self.failure:
@@ -186,12 +186,12 @@ class Worker:
 
     @property
     def dumped_lines(self) -> list[Line]:
-        """The lines of the stack that the rank has dumped, if it has."""
+        """The lines of the stack that the rank has dumped, if any."""
         return stack_dump.read(self.call_log.fd, quotes_files=self.is_local)
 
     @property
     def events(self) -> Iterator[Event]:
-        """The rank's events and spans, in seconds since the start of the run."""
+        """Yield the rank's events and spans, in seconds since the start of the run."""
         yield from self._events
         for name, kind, start_s, end_s in self._spans:
             yield Event(self.rank, SPANS, kind, name, start_s - self._start_s, end_s - self._start_s)

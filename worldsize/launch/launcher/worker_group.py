@@ -1,4 +1,4 @@
-"""The ranks of one run as their launcher sees them, however they were started: one loop serves them all."""
+"""The launcher's loop for the ranks of one run, however they were started."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from worldsize.launch.reports.verdict import error_of
 from worldsize.memory.use import MemoryUse
 from worldsize.timeline import Timeline
 
-LAST_READS = 8  # they take more than a socket holds
+LAST_READS = 8  # together they read more than a socket holds
 
 
 class WorkerGroup(ABC):
     """The ranks of one run; a subclass starts them, notices how they end, and ends them."""
 
-    may_recover = False  # true where a failed rank can come back
-    is_local = True  # false where ranks are in a jail
-    answer_s = 1.0  # how long ranks may take to report where they are
+    may_recover = False  # whether a failed rank can be restarted
+    is_local = True  # False if the ranks are in a jail
+    answer_s = 1.0  # how long ranks may take to report their positions
 
     def __init__(self, view: View, quota: Quota, emulation: Emulation | None = None) -> None:
         self.view, self.emulation = Shielded(view), emulation
@@ -49,47 +49,49 @@ class WorkerGroup(ABC):
         self.backend = ""
         self.restarts = 0
         self._quota = quota
-        self._kernel_memory: KernelMemory | None = None  # of ranks whose memory is counted
+        self._kernel_memory: KernelMemory | None = None  # set if the ranks' memory is measured
         self._start_s = self._end_s = time.monotonic()
 
     @property
     def states(self) -> list[tuple[int, str]]:
-        """Each rank and its state in words, by rank."""
+        """Each rank with its state in words, ordered by rank."""
         return sorted((worker.rank, worker.state) for worker in self.workers)
 
     @property
     def warnings(self) -> list[str]:
-        """What went wrong without ending the run: the threads that failed, with their lines."""
+        """Failures that did not end the run: the threads that failed, with their lines."""
         failed = [(worker.rank, thread) for worker in self.workers for thread in worker.failed_threads]
-        return text.describe_threads((rank, one.thread, one.failure) for rank, one in sorted(failed, key=itemgetter(0)))
+        return text.describe_threads(
+            (rank, thread.thread, thread.failure) for rank, thread in sorted(failed, key=itemgetter(0))
+        )
 
     # what a subclass provides
 
     @property
     def is_over(self) -> bool:
-        """True when there is nothing more to wait for."""
+        """Whether there is nothing more to wait for."""
         return bool(self.workers) and all(worker.is_settled for worker in self.workers)
 
     @property
     @abstractmethod
     def headline(self) -> str:
-        """One line: how many ranks, and where they run."""
+        """One line: the number of ranks, and where they run."""
 
     @abstractmethod
     def end_ranks(self) -> None:
-        """End every rank that still runs, and all that they have started; return when they are gone."""
+        """Kill every remaining rank and all processes it started; return when they have ended."""
 
     # the loop
 
     def add(self, rank: int, control: socket.socket) -> Worker:
-        """A new worker, whose messages are received from now on."""
+        """Add a worker for a rank and start to receive its messages."""
         worker = Worker(rank, control, self._quota.value_bytes, self._start_s, self.is_local)
         self.workers.append(worker)
         self.selector.register(control, selectors.EVENT_READ, lambda: self.receive(worker))
         return worker
 
     def listen(self, timeout_s: float, stalled_s: float | None) -> Ending:
-        """The reason why the run ended or its ranks must be stopped, once there is one."""
+        """Serve the ranks until the run ends or must be stopped; return the reason."""
         monitor = Monitor(self._start_s, timeout_s, stalled_s)
         ending = None
         while not self.is_over and ending is None:
@@ -118,34 +120,34 @@ class WorkerGroup(ABC):
         return None
 
     def turn(self, deadline_s: float) -> None:
-        """Handle what is ready, waiting no longer than until the next glance."""
+        """Handle what is ready, waiting at most until the next check of the ranks."""
         for key, _ in self.selector.select(max(0.0, min(deadline_s - time.monotonic(), GLANCE_S))):
             key.data()
-            if time.monotonic() > deadline_s:  # many ranks that send without end are not all heard
+            if time.monotonic() > deadline_s:  # ranks that send endlessly must not delay the check
                 break
         if self.emulation:
             self.emulation.send_answers()
 
     def receive(self, worker: Worker) -> None:
-        """Take what a rank has sent."""
+        """Handle the messages that a rank has sent."""
         if not worker.is_hung_up:
             for message, content in self._received(worker):
                 self.take(worker, message, content)
 
     def receive_last(self, worker: Worker) -> None:
-        """Take what a rank that has ended has sent."""
+        """Handle the remaining messages of a rank that has ended."""
         for _ in range(LAST_READS):
             self.receive(worker)
 
     def _received(self, worker: Worker) -> Iterator[tuple[FromRank, Any]]:
-        """The messages that a rank has sent; a rank that cannot be understood is hung up on."""
+        """Yield the messages that a rank has sent; close the connection if they are malformed."""
         try:
             yield from worker.receive()
         except BlockingIOError:
             return
         except ConnectionError:
             self.hang_up(worker)
-        except Exception as error:  # the rank may have sent anything, which must not break the launcher
+        except Exception as error:  # whatever the rank has sent, the launcher must go on
             self.hang_up(worker)
             reason = f"what the rank sent back cannot be read: {error}"
             if isinstance(error, framing.TooLong):
@@ -154,12 +156,12 @@ class WorkerGroup(ABC):
                 worker.fail(FailureCause.MESSAGE, "broken result", reason)
 
     def hang_up(self, worker: Worker) -> None:
-        """Receive no more from a rank."""
+        """Stop receiving from a rank."""
         worker.is_hung_up = True
         self.selector.unregister(worker.control)
 
     def take(self, worker: Worker, message: FromRank, content: Any) -> None:
-        """Take one message of a rank, with what it holds."""
+        """Handle one message of a rank, with its content."""
         if self.emulation and isinstance(message, Done | Failed):
             self.emulation.leave(worker.rank)
         if self._kernel_memory and isinstance(message, Joined):
@@ -186,7 +188,7 @@ class WorkerGroup(ABC):
     # the end
 
     def outcome(self, ending: Ending) -> Run:
-        """The run, when every rank returned.
+        """Return the `Run` if every rank returned.
 
         Raises:
             RankFailed, RunTimeout, RunStopped: otherwise.
@@ -194,8 +196,9 @@ class WorkerGroup(ABC):
         if not self.went_well or any(worker.failure for worker in self.workers):
             self._locate_all()
         self._note_refusals()
-        failures = [worker.failure for worker in self.workers if worker.failure]  # some of them came meanwhile
-        is_good = self.went_well and not failures and ending.end is End.ENDED  # then nobody reads every rank's calls
+        failures = [worker.failure for worker in self.workers if worker.failure]  # including any reported meanwhile
+        # every rank's calls are read only if something went wrong
+        is_good = self.went_well and not failures and ending.end is End.ENDED
         lost_s = self.emulation.lost_s() if self.emulation else {}
         for worker in self.workers:
             worker.last_state = worker.state
@@ -209,11 +212,11 @@ class WorkerGroup(ABC):
 
     @property
     def went_well(self) -> bool:
-        """True when every rank has returned that was not lost as planned."""
+        """Whether every rank has returned, except planned losses."""
         return bool(self.workers) and all(worker.has_value or worker.is_lost for worker in self.workers)
 
     def _note_refusals(self) -> None:
-        """Note the conductor's word where a rank that reports its failure had been refused a call."""
+        """Set the cause of a reported failure to FORBIDDEN if the conductor had refused the rank a call."""
         for worker in self.workers:
             is_reported = worker.failure is not None and worker.failure.cause is FailureCause.REPORTED
             if self.emulation and worker.failure and is_reported and self.emulation.was_refused(worker.rank):
@@ -251,16 +254,16 @@ class WorkerGroup(ABC):
             return Timeline.of_events(event for worker in self.workers for event in worker.events)
         try:
             return self.emulation.timeline()
-        except Unanswered as error:  # a rank may report impossible waits
+        except Unanswered as error:  # a rank may have reported impossible waits
             ranks, said = error.ranks, str(error)
-        except MemoryError:  # or more than this process may hold
+        except MemoryError:  # or more data than fits in this process's memory
             ranks, said = range(len(self.workers)), "what the ranks did does not fit in memory"
         now_ns, cause = time.monotonic_ns(), FailureCause.MESSAGE
         failures = [Failure(rank, "broken message", said, [], now_ns, cause) for rank in ranks]
         raise RankFailed(text.describe_failure(failures, [], len(self.workers)), failures, output)
 
     def _locate_all(self) -> None:
-        """Ask every rank where it is; the end of one that has hung up is reported by the process that started it."""
+        """Ask every connected rank for its position."""
         for worker in self.workers:
             if not worker.is_hung_up:
                 with contextlib.suppress(OSError):
@@ -278,7 +281,7 @@ class WorkerGroup(ABC):
         return [replace(one, lines=worker.dumped_lines) if worker in silent else one for worker, one in pairs]
 
     def close(self) -> None:
-        """End what is left and close everything."""
+        """End remaining processes and close all files and sockets."""
         self.end_ranks()
         self.view.end(self)
         self.selector.close()

@@ -1,1 +1,1 @@
-"""What launcher and ranks have in common: messages, values, calls and failures as they travel between them."""
+"""The protocol between launcher and ranks: messages, values, calls and failures."""

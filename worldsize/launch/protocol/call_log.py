@@ -1,4 +1,4 @@
-"""A rank's calls of torch.distributed, in a file that its launcher reads while the rank hangs or when it is dead."""
+"""A rank's torch.distributed calls, in a file that its launcher can read while the rank hangs or after it has died."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ _STATES = {mark: state for state, mark in _MARKS.items()}
 _SLOT_BYTES, _NUM_SLOTS = 1024, 64  # the last 64 calls are kept
 _HEAD_BYTES = 19  # a letter, and nine digits each for number and sequence
 _CALLS_BYTES = _SLOT_BYTES * _NUM_SLOTS
-STACK_START, STACK_BYTES = _CALLS_BYTES, 1 << 14  # the rest of the file, which `stack_dump` fills
+STACK_START, STACK_BYTES = _CALLS_BYTES, 1 << 14  # the rest of the file, for `stack_dump`
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call: the `number`-th of its rank, and the `sequence`-th collective of its group.
+    """One call: its rank's `number`-th, and its group's `sequence`-th collective.
 
     `sequence` is 0 for a send or receive, and for a call in which this rank takes no part.
-
-    `ranks` are the group's members, None for the default group, and `group` is the name under which torch knows the
-    group: two groups may have the same members, and each counts its own collectives. `state` is issued (not waited for
-    yet), waiting, done, or broken off by an exception.
+    `ranks` are the group's members (None for the default group), and `group` is torch's name for the group: two groups
+    may have the same members, and each counts its own collectives. `state` is issued (not waited for yet), waiting,
+    done, or broken off by an exception.
     """
 
     number: int
@@ -42,7 +41,7 @@ class Call:
     sequence: int = 0
     dtype: Word = ""
     shape: tuple[int, ...] | None = None
-    peer: int | None = None  # of a send or receive; the root of a collective that has one
+    peer: int | None = None  # the peer of a send or receive, or the root of a collective that has one
     tag: int = 0
     reduction: Word = ""
     line: Line | None = None
@@ -50,18 +49,18 @@ class Call:
     group: Word = ""  # empty for the default group
 
     def to_fields(self) -> dict[str, Any]:
-        """The call as JSON fields, without its state and without empty fields."""
+        """Convert to JSON fields, without the state and empty fields."""
         fields: dict[str, Any] = to_fields(self)
         return {name: value for name, value in fields.items() if value not in (None, "") and name != "state"}
 
     @property
     def is_point_to_point(self) -> bool:
-        """True for a send or a receive."""
+        """Whether the call is a send or a receive."""
         return self.op in POINT_TO_POINT
 
     @property
     def sends(self) -> bool:
-        """True for a send."""
+        """Whether the call is a send."""
         return self.op in ("send", "isend")
 
     def __str__(self) -> str:
@@ -79,14 +78,14 @@ class Call:
 
     @property
     def what(self) -> str:
-        """The tensor that it moves, such as 'float32 [4, 2]'."""
+        """The type and shape of the tensor that it moves, such as 'float32 [4, 2]'."""
         return f"{self.dtype} {list(self.shape)}" if self.shape is not None else ""
 
 
 class CallLog:
-    """The file: a ring of slots, each one letter for the state of a call, its number, and the call as JSON.
+    """A file with a ring of slots, each holding a letter for a call's state, its number, and the call as JSON.
 
-    Behind them is room for a dump of the rank's stack.
+    The rest of the file is for a dump of the rank's stack.
     """
 
     def __init__(self, fd: int) -> None:
@@ -96,11 +95,11 @@ class CallLog:
 
     @staticmethod
     def make() -> CallLog:
-        """An empty log, in memory where the system allows that; there an untrusted rank cannot change its size."""
+        """Make an empty log, in memory if the system allows it; an untrusted rank then cannot change its size."""
         size = STACK_START + STACK_BYTES
         try:
             fd = os.memfd_create("calls", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        except (AttributeError, OSError):  # another system than Linux, or a jail
+        except (AttributeError, OSError):  # not Linux, or a jail
             fd, path = tempfile.mkstemp(prefix="worldsize-")
             os.unlink(path)
             os.ftruncate(fd, size)
@@ -112,13 +111,13 @@ class CallLog:
         return CallLog(fd)
 
     def close(self) -> None:
-        """Close the file, unless it is closed already."""
+        """Close the file if it is open."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def write(self, call: Call) -> None:
-        """Add a call; it replaces the 64th before it."""
+        """Add a call, overwriting the 64th before it."""
         line = call.line and (call.line.filename, call.line.number, call.line.function, call.line.text)
         text = _text_of(
             call.op, call.ranks, call.dtype, call.shape, call.peer, call.tag, call.reduction, line, call.group
@@ -129,27 +128,27 @@ class CallLog:
             self._newest[call.number % _NUM_SLOTS] = call.number
 
     def mark(self, number: int, state: str) -> None:
-        """Change the state of a call, unless a later call has replaced it."""
+        """Change the state of a call, unless a later call has overwritten it."""
         if self._page is not None and self._newest[number % _NUM_SLOTS] == number:
             self._page[_place(number)] = _MARKS[state][0]
 
     def read(self) -> list[Call]:
-        """The calls, oldest first; what cannot be read is left out, because a rank may write anything."""
+        """Read the calls, oldest first, skipping malformed slots: a rank may write anything."""
         return sorted(filter(_is_call, map(_read, self._slots())), key=lambda call: call.number)
 
     def current(self) -> Call | None:
-        """The call that the rank waits in, otherwise its last one, otherwise None; far cheaper than `read`."""
+        """Read the call in which the rank waits, or else its last call; None without calls. Far cheaper than `read`."""
         slots = [slot for slot in self._slots() if slot[:1] in _STATES and slot[1:_HEAD_BYTES].isdigit()]
         newest = max(slots, key=lambda slot: (slot[:1] == _MARKS[WAITING], slot[1:10]), default=None)
         return _read(newest) if newest else None
 
     def issued(self) -> list[Call]:
-        """The calls that have not been waited for, oldest first; cheap where there are none."""
+        """Read the calls that have not been waited for, oldest first; cheap if there are none."""
         slots = (slot for slot in self._slots() if slot[:1] == _MARKS[ISSUED])
         return sorted(filter(_is_call, map(_read, slots)), key=lambda call: call.number)
 
     def _put(self, place: int, data: bytes) -> None:
-        if self._page is None:  # the writer maps the file: each call is noted four times, too often for system calls
+        if self._page is None:  # the writer maps the file: four writes per call are too many for system calls
             self._page = mmap.mmap(self.fd, _CALLS_BYTES)
         self._page[place : place + len(data)] = data
 
@@ -158,7 +157,7 @@ class CallLog:
         return (data[start : start + _SLOT_BYTES] for start in range(0, len(data), _SLOT_BYTES))
 
 
-@lru_cache(maxsize=256)  # the same call comes again and again
+@lru_cache(maxsize=256)  # the same calls repeat
 def _text_of(
     op: str,
     ranks: tuple[int, ...] | None,
@@ -170,7 +169,7 @@ def _text_of(
     line: tuple[str, int, str, str] | None,
     group: str,
 ) -> bytes:
-    """A call as JSON, without what changes from one to the next: its number, its sequence and its state."""
+    """Encode a call as JSON, without the fields that change each time: its number, sequence and state."""
     call = Call(0, op, ranks, 0, dtype, shape, peer, tag, reduction, Line(*line) if line else None, group=group)
     return json.dumps(call.to_fields()).encode()
 

@@ -1,4 +1,4 @@
-"""Values to bytes and back without pickle, so that bytes from an untrusted process are only ever data.
+"""Encoding of values as bytes without pickle, so that decoding bytes from an untrusted process never runs code.
 
 A value is JSON, with its tensors and bytes in a safetensors block.
 """
@@ -17,9 +17,9 @@ _KEYS = (str, int)  # by exact type: True is an int too
 
 
 def encode(value: Any) -> bytes:
-    """A value as bytes: of None, bool, int, float, str, bytes, list, tuple, dict with str or int keys, and tensors.
+    """Encode None, bool, int, float, str, bytes, list, tuple, dict with str or int keys, and tensors.
 
-    NumPy's scalars travel as Python's: an `np.float64` comes back as a float.
+    NumPy scalars become Python's: an `np.float64` comes back as a float.
 
     Raises:
         ValueError: the value holds something else, is nested deeper than `MAX_DEPTH`, or is too long without tensors.
@@ -37,10 +37,10 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The value that `encode` was given; tuples come back as tuples, tensors on the CPU.
+    """Decode what `encode` returned; tuples come back as tuples, tensors on the CPU.
 
     Raises:
-        ValueError: the bytes are not what `encode` writes.
+        ValueError: `encode` cannot have returned these bytes.
     """
     try:
         header_bytes = int.from_bytes(data[:8], "little")
@@ -49,12 +49,12 @@ def decode(data: bytes) -> Any:
         header = json.loads(data[8 : 8 + header_bytes])
         tree = json.loads(header["__metadata__"]["tree"])
         return _from_tree(tree, _load(data) if len(header) > 1 else {}, depth=0)
-    except Exception as error:  # hostile bytes can provoke any error; the caller gets one kind
+    except Exception as error:  # malicious bytes can cause any error; the caller gets one type
         raise ValueError(f"the bytes are not a value that a rank returns: {error}") from None
 
 
 def _load(data: bytes) -> dict[str, Any]:
-    from safetensors.torch import load  # imports torch, which a launcher may not need
+    from safetensors.torch import load  # imports torch, which the launcher may not need
 
     return load(data)
 
@@ -88,7 +88,7 @@ def _to_tree(value: Any, tensors: dict[str, Any], depth: int) -> Any:
 
 
 def _without_numpy(value: Any) -> Any:
-    """The Python number or string of one of NumPy's scalars; anything else as it is."""
+    """Convert a NumPy scalar to Python's number or string; return anything else as it is."""
     import numpy as np
 
     return value.item() if isinstance(value, np.generic) else value
@@ -101,7 +101,7 @@ def _of_bytes(value: bytes) -> Any:
 
 
 def _plain(tensor: Any) -> Any:
-    """The tensor with its elements side by side in storage of its own, on the CPU."""
+    """Copy the tensor if needed: contiguous, on the CPU, and in storage of its own."""
     import torch
 
     if tensor.layout is not torch.strided or tensor.is_meta or hasattr(tensor, "to_local"):

@@ -1,4 +1,4 @@
-"""Events and spans of a rank, as they come over its socket."""
+"""Events and spans of a rank, as sent over its socket."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class SentEvent(Struct, frozen=True, array_like=True):
 
 
 def read_events(rank: int, sent: Iterable[SentEvent], origin_s: float) -> list[Event]:
-    """The events of a rank, in seconds since `origin_s` of the monotonic clock.
+    """Convert a rank's events to seconds since `origin_s` on the monotonic clock.
 
     Raises:
         ValueError: an event ends before it starts.
     """
-    return [_event(rank, one, origin_s) for one in sent]
+    return [_event(rank, event, origin_s) for event in sent]
 
 
 def _event(rank: int, sent: SentEvent, origin_s: float) -> Event:

@@ -1,4 +1,4 @@
-"""How one rank failed: by an exception, an exit, a signal."""
+"""The failure of one rank: an exception, an exit or a signal."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from msgspec import Meta
 
 from worldsize.launch.protocol.source import MAX_LINES, Line, cut_line, is_ours, own_lines
 
-# torch's messages on a rank whose peer died: such a rank is a victim, never the culprit; docs/patches.md has the tests
+# torch's messages on a rank whose peer died: that rank is a victim, never the culprit; docs/patches.md lists the tests
 OF_GLOO = ("Connection closed by peer", "Read error", "Socket closed")
-OF_SYSTEM = {errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE}  # their texts stand in what Gloo and the store report
+OF_SYSTEM = {errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE}  # Gloo and the store quote their texts
 OF_NCCL = ("remote process exited", "NCCL communicator was aborted")
 _VICTIM_SIGNS = [sign.lower() for sign in (*OF_GLOO, *map(os.strerror, OF_SYSTEM), *OF_NCCL)]
-CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")  # in which a rank dumps its stack first
-_MAX_KIND, _MAX_MESSAGE = 200, 4000  # a tensor's text would bury the rest
+CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")  # signals on which a rank first dumps its stack
+_MAX_KIND, _MAX_MESSAGE = 200, 4000  # characters; a printed tensor would hide the rest
 _CUT = " ..."
 
 
@@ -42,10 +42,10 @@ class FailureCause(Enum):
 
 @dataclass(frozen=True)
 class Failure:
-    """How one rank failed.
+    """The failure of one rank.
 
-    `torch_message` is what torch itself said, where the failure is an error of torch's or was raised because of one: a
-    program's own words never decide who is a victim.
+    `torch_message` is torch's own message, if the failure is an error raised by torch or caused by one: a program's own
+    messages never decide which rank is a victim.
     """
 
     rank: int
@@ -58,7 +58,7 @@ class Failure:
 
     @property
     def is_victim(self) -> bool:
-        """True when the rank only noticed that another one was gone."""
+        """Whether the rank failed only because another rank was gone."""
         return any(sign in self.torch_message.lower() for sign in _VICTIM_SIGNS)
 
     @property
@@ -74,7 +74,7 @@ class Failure:
 
 
 def of_exception(rank: int, error: BaseException, time_ns: int) -> Failure:
-    """The failure of a rank that raised, its traceback cut to the student's own lines."""
+    """Describe the failure of a rank that raised, its traceback cut to the student's own lines."""
     if isinstance(error, SystemExit):
         kind, message = f"sys.exit({error.code!r})", "the function ended the process instead of returning"
     else:
@@ -87,7 +87,7 @@ def of_exception(rank: int, error: BaseException, time_ns: int) -> Failure:
 
 
 def cut(failure: Failure) -> Failure:
-    """The failure with texts that are not too long to travel."""
+    """Truncate the texts of a failure to what may be sent."""
     return replace(
         failure,
         kind=failure.kind[:_MAX_KIND],
@@ -102,7 +102,7 @@ def _cut(message: str) -> str:
 
 
 def _torch_message(error: BaseException) -> str:
-    """What torch said in the error from which this one stems; empty when it stems from another."""
+    """Torch's message in the root cause of this error; empty if the root cause is not an error of torch's."""
     seen: set[int] = set()
     while (before := error.__cause__ or error.__context__) is not None and id(error) not in seen:
         seen.add(id(error))
@@ -111,13 +111,13 @@ def _torch_message(error: BaseException) -> str:
 
 
 def _is_torchs(error: BaseException) -> bool:
-    """True for an error of a type of torch's own, or raised by torch rather than by the program that called it."""
+    """Whether torch defines the error's type or raised it itself, rather than the program that called it."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(error, RuntimeError):
         return False
     if type(error).__module__.partition(".")[0] == "torch":
         return True
-    innermost = traceback.extract_tb(error.__traceback__)[-1:]  # C++ has no frames: that of its caller is the last
+    innermost = traceback.extract_tb(error.__traceback__)[-1:]  # C++ has no Python frames, so its caller's is the last
     folder = os.path.dirname(str(torch.__file__)) + os.sep
     return any(frame.filename.startswith(folder) or is_ours(frame.filename) for frame in innermost)
 
@@ -125,12 +125,12 @@ def _is_torchs(error: BaseException) -> bool:
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # the error's own text may be broken
+    except Exception:  # the error's own `__str__` may fail
         return "an exception that cannot be printed"
 
 
 def of_status(rank: int, status: int, time_ns: int) -> Failure:
-    """The failure of a rank whose process ended with this wait status: by a signal, or by an exit without a report."""
+    """Describe the failure of a rank that ended with this wait status: a signal, or an exit without a report."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
@@ -147,5 +147,5 @@ def of_status(rank: int, status: int, time_ns: int) -> Failure:
 
 
 def order(failures: Sequence[Failure]) -> list[Failure]:
-    """The failures with the culprit first: the earliest that is not a victim's."""
+    """Sort the failures, culprit first: the earliest failure of a rank that is not a victim."""
     return sorted(failures, key=lambda failure: (failure.is_victim, failure.time_ns))

@@ -1,6 +1,6 @@
-"""Every message between a launcher, its forkserver and its ranks, with the types and bounds by which it is read.
+"""Every message between a launcher, its forkserver and its ranks, with the types and bounds that its reader checks.
 
-On the wire a message is a header of JSON with the class's name as its kind; open files and a body may come along.
+On the wire a message is a JSON header whose kind is the class's name; open files and a body may accompany it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from worldsize.memory.capacity import Capacity
 from worldsize.memory.use import MemoryUse
 from worldsize.message import Finite, Message, Word, read
 
-MAX_EVENTS = 2_000  # that travel in one message
+MAX_EVENTS = 2_000  # in one message
 Span = tuple[Word, Word, Finite, Finite]  # name, kind, start and end in seconds of the monotonic clock
 
 
@@ -29,7 +29,7 @@ Span = tuple[Word, Word, Finite, Finite]  # name, kind, start and end in seconds
 
 
 class Fork(Message, frozen=True):
-    """Fork a rank; two open files come along: the rank's socket and the pipe for its output."""
+    """Fork a rank; accompanied by two open files: the rank's socket and the pipe for its output."""
 
     job: int
 
@@ -41,7 +41,7 @@ class Kill(Message, frozen=True):
 
 
 class Sweep(Message, frozen=True):
-    """Remove all processes and files that ranks have left in a jail, but what has the name `kept` below /tmp."""
+    """Remove all processes and files that ranks left in a jail, except `/tmp/<kept>`."""
 
     kept: str = ""
 
@@ -70,7 +70,7 @@ class Exited(Message, frozen=True):
 
 
 class Swept(Message, frozen=True):
-    """What ranks had left is gone."""
+    """The jail has been swept."""
 
 
 # launcher to rank
@@ -92,19 +92,19 @@ class RunFunction(Message, frozen=True):
     timeout_s: float
     num_threads: int
     env: Mapping[str, str]
-    sources: Mapping[str, str]  # the text of notebook cells by file name
-    store: str = ""  # the file through which forked ranks meet
+    sources: Mapping[str, str]  # file name -> text of a notebook cell
+    store: str = ""  # the file of the store of forked ranks
     network: str = ""  # the network namespace from which the rank joins
     place: WorkingDirectory | None = None
     emulated: Emulated | None = None
     allow: list[str] | None = None  # the operations of a real run; None for all
     counts_memory: bool = False
-    is_watched: bool = False  # then the rank waits for `Begin`
-    capacity: Capacity | None = None  # of the rank's described GPU, where its memory is counted
+    is_watched: bool = False  # whether the rank waits for `Begin`
+    capacity: Capacity | None = None  # of the rank's described GPU, if its memory is counted
 
     @property
     def local_rank(self) -> int:
-        """The rank's place on its node."""
+        """The rank's number on its node."""
         return self.rank % (self.emulated.local_world_size if self.emulated else self.world_size)
 
 
@@ -113,24 +113,24 @@ class RunScript(Message, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """The rank's memory is watched from now on: call the function."""
+    """Call the function: the rank's memory is now being watched."""
 
 
 class Locate(Message, frozen=True):
-    """Report the line that runs now: answer with a `Position`."""
+    """Report the current line in a `Position`."""
 
 
 class Leave(Message, frozen=True):
-    """All ranks are done: end the process."""
+    """Exit: all ranks are done."""
 
 
-# rank to launcher; whatever comes from there may be forged or malformed
+# rank to launcher; any of these may be forged or malformed
 
 
 class Hello(Message, frozen=True):
     """The first message of a rank under torchrun."""
 
-    pid: Annotated[int, Meta(gt=1)]  # the launcher ends a rank's group by it
+    pid: Annotated[int, Meta(gt=1)]  # the launcher kills the rank's process group by this ID
     rank: Annotated[int, Meta(ge=0)]
     local_rank: int
     world_size: int
@@ -148,9 +148,9 @@ class Joined(Message, frozen=True):
 
 
 class Position(Message, frozen=True):
-    """The lines at which the rank's main thread is, and what torch itself has started there.
+    """The current lines of the rank's main thread, and the collectives that torch itself has started there.
 
-    `native` is a collective that torch has called itself and not finished; `num_native` have been started.
+    `native` is an unfinished collective that torch itself called; `num_native` have been started.
     """
 
     lines: Annotated[list[Line], Meta(max_length=MAX_LINES)]
@@ -163,13 +163,13 @@ class Position(Message, frozen=True):
 
 
 class Events(Message, frozen=True):
-    """What happened on the rank so far."""
+    """The rank's events so far."""
 
     events: Annotated[Sequence[SentEvent], Meta(max_length=MAX_EVENTS)]
 
 
 class Held(Message, frozen=True):
-    """What the rank's tensors held."""
+    """The memory that the rank's tensors held."""
 
     use: MemoryUse
 
@@ -178,14 +178,14 @@ class Held(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """The function returned; the body is its value, as `codec.encode` wrote it."""
+    """The function returned; the body is its value, encoded with `codec.encode`."""
 
     spans: Sequence[Span]
     duration_s: Finite
 
 
 class Failed(Message, frozen=True):
-    """The rank failed; the launcher itself fills in which rank."""
+    """The rank failed; the launcher fills in which rank."""
 
     failure: Failure
     spans: Sequence[Span] = ()
@@ -195,7 +195,7 @@ class Failed(Message, frozen=True):
 
 
 class ThreadFailed(Message, frozen=True):
-    """A thread of the rank ended with an exception, and the rank goes on; the launcher itself fills in which rank."""
+    """A thread of the rank ended with an exception and the rank goes on; the launcher fills in which rank."""
 
     thread: Word
     failure: Failure
@@ -213,9 +213,9 @@ FromRank = Joined | Position | Events | Held | ThreadFailed | Done | Failed
 
 
 def read_from_rank(header: bytes) -> FromRank:
-    """The message of a rank, after its `Hello` if it sends one.
+    """Read a message of a rank, after its `Hello` if it sends one.
 
     Raises:
-        ValueError: it is another message, or malformed.
+        ValueError: it is a different message, or malformed.
     """
     return read(header, Joined, Position, Events, Held, ThreadFailed, Done, Failed)

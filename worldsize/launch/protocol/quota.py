@@ -1,15 +1,15 @@
-"""How much the ranks of a run may hand to the launcher."""
+"""Limits on the output of a run's ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-EXCEEDED = "output limit"  # the kind of a failure by exceeding the quota; decide by its cause
+EXCEEDED = "output limit"  # the kind of the failure; code must check its cause instead
 
 
 @dataclass(frozen=True)
 class Quota:
-    """Bytes that one rank may hand back as its value (and post at once to an emulated cluster), and may print."""
+    """The bytes that one rank may return (and have posted at a time on an emulated cluster), and may print."""
 
     value_bytes: int = 1 << 34
     printed_bytes: int | None = None

@@ -1,4 +1,4 @@
-"""Places in source files, including notebook cells, as reports quote them."""
+"""Lines of source files, including notebook cells, as reports quote them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from typing import Annotated
 from msgspec import Meta
 
 CELL_FILE = "torchrun_cell.py"  # the file name of a saved %%torchrun cell
-MAX_LINES, _MAX_TEXT, _MAX_NAME = 20, 200, 1000  # a recursion would bury the rest of a report
-_MAX_SOURCES = 1 << 19  # characters of cells that go to each rank, in one header
+MAX_LINES, _MAX_TEXT, _MAX_NAME = (
+    20,
+    200,
+    1000,
+)  # lines and characters; a deep recursion would hide the rest of a report
+_MAX_SOURCES = 1 << 19  # characters of cells sent to each rank, in one header
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 
 
 @dataclass(frozen=True)
 class Line:
-    """One place in a source file, as a traceback names it; made by `cut_line`."""
+    """One line of a source file, as in a traceback; made by `cut_line`."""
 
     filename: Annotated[str, Meta(max_length=_MAX_NAME)]
     number: int
@@ -35,23 +39,23 @@ class Line:
 
 
 def cut_line(filename: str, number: int | None, function: str, text: str | None) -> Line:
-    """A line whose texts are no longer than those that may travel."""
+    """Make a `Line`, truncating its texts to what may be sent."""
     return Line(filename[:_MAX_NAME], number or 0, function[:_MAX_TEXT], (text or "")[:_MAX_TEXT])
 
 
 def own_lines(frames: Iterable[traceback.FrameSummary]) -> list[Line]:
-    """The last frames outside the launcher and libraries; a library's innermost frame if there are no others."""
+    """Select the last frames outside the launcher and libraries; if there are none, a library's innermost frame."""
     lines = [cut_line(f.filename, f.lineno, f.name, f.line) for f in frames if not is_ours(f.filename)]
     return [line for line in lines if _is_own(line.filename)][-MAX_LINES:] or lines[-1:]
 
 
 def lines_of(frame: FrameType) -> list[Line]:
-    """The student's lines of a running frame, outermost first."""
+    """The student's lines in the stack of a running frame, outermost first."""
     return own_lines(traceback.extract_stack(frame))
 
 
 def line_of(frame: FrameType | None) -> Line | None:
-    """The innermost line of the student's own in a running frame; None when there is none."""
+    """The student's innermost line in the stack of a running frame; None without one."""
     while frame is not None:
         filename, number = frame.f_code.co_filename, frame.f_lineno
         if _is_students(filename):
@@ -60,13 +64,13 @@ def line_of(frame: FrameType | None) -> Line | None:
     return None
 
 
-@functools.lru_cache(maxsize=256)  # a loop's calls come from the same line
+@functools.lru_cache(maxsize=256)  # calls in a loop come from the same line
 def _line_at(filename: str, number: int, function: str) -> Line:
     return cut_line(filename, number, function, linecache.getline(filename, number).strip())
 
 
 def is_cell(filename: str) -> bool:
-    """True for the invented file name of a notebook cell."""
+    """Whether this is the invented file name of a notebook cell."""
     return (
         (filename.startswith("<") and not filename.startswith("<frozen"))
         or "ipykernel_" in filename
@@ -75,7 +79,7 @@ def is_cell(filename: str) -> bool:
 
 
 def cell_sources(filenames: Collection[str]) -> dict[str, str]:
-    """The text of the cells among these files, by name, so that a rank's traceback can quote it; no huge ones."""
+    """Map the cells among these files to their text, for a rank's traceback to quote; very long ones are skipped."""
     sources: dict[str, str] = {}
     left = _MAX_SOURCES
     for name in filter(is_cell, filenames):
@@ -87,13 +91,13 @@ def cell_sources(filenames: Collection[str]) -> dict[str, str]:
 
 
 def remember_sources(sources: Mapping[str, str]) -> None:
-    """Make tracebacks of this process quote these cells."""
+    """Let tracebacks of this process quote these cells."""
     for name, source in sources.items():
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
 
 def quote(lines: Sequence[Line]) -> list[str]:
-    """A traceback's lines as text, indented."""
+    """Format the lines of a traceback, indented."""
     quoted: list[str] = []
     for line in lines:
         quoted.append(f"  {line}")
@@ -108,7 +112,7 @@ def _is_students(filename: str) -> bool:
 
 
 def is_ours(filename: str) -> bool:
-    """True for a file of this package, and for the interpreter's own."""
+    """Whether a file belongs to this package or to the interpreter."""
     return filename.startswith((_PACKAGE, "<frozen"))
 
 

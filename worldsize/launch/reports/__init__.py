@@ -1,1 +1,1 @@
-"""Why a run ended: the diagnosis and its text."""
+"""Reports on why a run ended: the diagnosis and its text."""

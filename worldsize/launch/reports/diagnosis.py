@@ -1,4 +1,4 @@
-"""Why ranks hang: calls that do not match, ranks that wait for each other, a rank that all others wait for."""
+"""Diagnosis of hangs: mismatched calls, ranks that wait for each other, a rank that all others wait for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from worldsize.launch.protocol.call_log import WAITING, Call
 from worldsize.launch.protocol.source import Line, is_cell
 
-_MOST_STEPS = 4  # of a circle that are described
+_MOST_STEPS = 4  # steps of a cycle that are described
 RETURNED, FAILED, LOST, RUNNING = "has returned", "has failed", "was lost, as planned", "is still working"
 # collectives in which every rank's tensor must have the same number of items, whatever its shape
 _SAME_SIZE = frozenset(
@@ -23,8 +23,8 @@ _SAME_SIZE = frozenset(
 class StoppedRank:
     """Where one rank was when the run was stopped: its state, its main thread's lines, its last calls.
 
-    `native` is a collective that it waits for and did not call itself, such as one of DDP's; such calls are counted by
-    torch, and `num_native` of them had been started.
+    `native` is a collective that it waits for and that torch called, such as DDP's; by torch's count, `num_native`
+    collectives had been started.
     """
 
     rank: int
@@ -36,7 +36,7 @@ class StoppedRank:
 
     @property
     def waits_in(self) -> Call | None:
-        """The call that it waits in now; None when it waits in none, or has ended."""
+        """The call in which it waits; None if it does not wait or has ended."""
         if self.state != RUNNING:
             return None
         return next((call for call in reversed(self.calls) if call.state == WAITING), self.native)
@@ -51,7 +51,7 @@ class StoppedRank:
 
     @property
     def doing(self) -> str:
-        """What it was doing, as the end of a sentence."""
+        """A phrase for what it was doing, to end a sentence."""
         if self.waits_in:
             return f"waits in {self.waits_in}"
         return f"is at {self.lines[-1]}" if self.lines and self.state == RUNNING else self.state
@@ -59,7 +59,7 @@ class StoppedRank:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One sentence on why nothing moved, and the ranks that it points at: the few that differ, or are waited for."""
+    """One sentence on why nothing moved, and the culprits: the few ranks that differ, or that others wait for."""
 
     sentence: str
     culprits: list[int]
@@ -174,7 +174,7 @@ def _members(call: Call, standings: Sequence[StoppedRank]) -> tuple[int, ...]:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """'Rank 1', 'Ranks 0, 2 and 3' or, of five and more in a row, 'Ranks 0 to 7'."""
+    """Format as 'Rank 1', 'Ranks 0, 2 and 3' or, for five or more in a row, 'Ranks 0 to 7'."""
     if len(ranks) == 1:
         return f"Rank {ranks[0]}"
     if len(ranks) > _MOST_STEPS and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):

@@ -1,4 +1,4 @@
-"""What a run ends with: a `Run`, or an exception whose text is the whole report."""
+"""The result of a run: a `Run`, or an exception whose text is the whole report."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from worldsize.units import format_time_s
 
 @dataclass
 class Run:
-    """The result of a run: by rank its `values`, `output`, `states` at the end, and `durations_s` in the function.
+    """The result of a run: per rank its `values`, `output`, final `states`, and `durations_s` of the function.
 
-    `duration_s` is the whole run in seconds of this machine; `cluster` names the emulated one, if there is one, whose
-    time is on the `timeline`; `restarts` counts how often torchrun started its ranks again. `memory` is
-    by rank what its tensors held, of a run that was asked for it, and `grown_bytes` by how much its processes' memory
-    grew at its most in the function, as Linux says; empty elsewhere. `warnings` say what went wrong without ending the
-    run: threads of ranks that ended with an exception, with its line. `lost_s` has by rank the virtual time at which a
-    `LostRank` of which the others heard was lost; its value is None, and its `memory` empty. `exchanges` are what went
-    over the wire of a run that was to keep it, body by body. `unawaited` names the sends and receives among each rank's
-    last calls that it started and never waited for, with their lines.
+    `duration_s` is the real time of the whole run; `cluster` names the emulated cluster, if any, whose virtual time is
+    on the `timeline`; `restarts` counts how often torchrun restarted the ranks. `memory` is what each rank's tensors
+    held, if the run recorded it, and `grown_bytes` the peak growth of each rank's processes during the function, as
+    Linux measures it; otherwise both are empty. `warnings` describe failures that did not end the run: threads of ranks
+    that ended with an exception, with its line. `lost_s` maps each rank that the others heard was lost, a `LostRank`,
+    to the virtual time of its loss; its value is None and its `memory` empty. `exchanges` are the messages and
+    collectives with their data, if the run kept them. `unawaited` names the sends and receives among each rank's last
+    calls that it started and never waited for, with their lines.
     """
 
     values: list[Any]
@@ -59,18 +59,18 @@ class Run:
 
 
 class End(Enum):
-    """Why a run is over."""
+    """The reason why a run is over."""
 
     ENDED = auto()  # every rank has returned or failed
-    STUCK = auto()  # on an emulated cluster: nothing can ever move again
-    STALLED = auto()  # nothing has moved for a while, which a busy machine may also cause
+    STUCK = auto()  # on an emulated cluster, no rank can ever go on
+    STALLED = auto()  # there was no progress for a while, which a busy machine may also cause
     TIMEOUT = auto()  # the time is up
     STOPPED = auto()  # the stop button was pressed
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a run is over, for programs and, where its ranks had to be stopped, as a sentence."""
+    """The reason why a run is over, as an `End` and, if its ranks had to be stopped, as a sentence."""
 
     end: End
     reason: str = "The run ended."
@@ -79,8 +79,8 @@ class Ending:
 class RunError(RuntimeError):
     """A run that did not end well; its text is the whole report.
 
-    `failures` has the culprit first, `output` is by rank, `standings` say where each rank was, `ending` why the run
-    was over.
+    `failures` lists the culprit first, `output` is per rank, `standings` say where each rank was, and `ending` why the
+    run was over.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RunError(RuntimeError):
         self.ending = ending
 
     def _render_traceback_(self) -> list[str]:
-        """The lines that IPython prints: the report, without a stack of the launcher's own frames."""
+        """Return the lines that IPython prints: the report, without the launcher's own frames."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -105,7 +105,7 @@ class RankFailed(RunError):
 
 
 class RunTimeout(RunError):
-    """The ranks were not done in time, or nothing moved any more; `failures` names first the ranks that held it up."""
+    """The ranks did not finish in time, or made no progress; `failures` lists first the ranks that held up the run."""
 
 
 class RunStopped(RunError):

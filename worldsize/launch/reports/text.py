@@ -1,4 +1,4 @@
-"""The text of a report: who failed and who only suffered from it, or why nothing moved."""
+"""The text of a report: which ranks failed and which only suffered from it, or why nothing moved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worldsize.launch.reports.diagnosis import LOST, RETURNED, StoppedRank, name
 
 NO_LOSS: Mapping[int, float] = MappingProxyType({})
 
-_RING = 3  # ranks that make one: of two, each is the other's next
+_RING = 3  # smallest number of ranks in a ring: of two, each is the other's next
 
 
 def blame(failures: Sequence[Failure], standings: Sequence[StoppedRank]) -> list[Failure]:
@@ -31,7 +31,7 @@ def blame(failures: Sequence[Failure], standings: Sequence[StoppedRank]) -> list
 def describe_failure(
     failures: Sequence[Failure], standings: Sequence[StoppedRank], num_ranks: int, lost_s: Mapping[int, float] = NO_LOSS
 ) -> str:
-    """The report of a failed run, culprit first: its lines, the others in one sentence each, every rank's last call."""
+    """Report a failed run, culprit first: its lines, a sentence on each other failure, and every rank's last call."""
     culprit, *others = failures
     parts = [f"Rank {culprit.rank} of {num_ranks} failed with {culprit.headline}", *quote(culprit.lines)]
     if not culprit.lines:
@@ -51,7 +51,7 @@ def describe_failure(
 
 
 def describe_losses(lost_s: Mapping[int, float]) -> list[str]:
-    """A sentence on each planned loss, by rank the virtual time in seconds."""
+    """Write a sentence on each planned loss, given the virtual time by rank."""
     return [f"Rank {rank} was lost at {time_s:g} s of virtual time, as planned." for rank, time_s in lost_s.items()]
 
 
@@ -61,7 +61,7 @@ def describe_hang(standings: Sequence[StoppedRank], reason: str) -> str:
     parts = [reason, *([found.sentence] if found else [])]
     if not standings:
         parts.append("None of them had started.")
-    # a mismatch names its ranks by their calls, any other diagnosis by what they do
+    # a mismatch describes its ranks with their calls, any other diagnosis with what they do
     named = found.culprits if found and not found.calls else []
     standings = [one for one in standings if one.state != LOST]
     over = [one.rank for one in standings if one.state == RETURNED and one.rank not in named]
@@ -75,13 +75,16 @@ def describe_hang(standings: Sequence[StoppedRank], reason: str) -> str:
 
 
 def describe_threads(failed: Iterable[tuple[int, str, Failure]]) -> list[str]:
-    """The threads that ended with an exception, each given by its rank and its name, alike ones together."""
-    texts = [(rank, "\n".join([f"{name} ended with {one.headline}", *quote(one.lines)])) for rank, name, one in failed]
+    """Describe threads that ended with an exception, given by rank and name; identical ones share an entry."""
+    texts = [
+        (rank, "\n".join([f"{name} ended with {failure.headline}", *quote(failure.lines)]))
+        for rank, name, failure in failed
+    ]
     return [f"{name_ranks(ranks)}, thread {words}" for ranks, words in _alike(texts)]
 
 
 def describe_unawaited(issued: Iterable[tuple[int, Sequence[Call]]]) -> list[str]:
-    """A sentence on each send and receive of these ranks whose handle was never waited for."""
+    """Write a sentence on each of these sends and receives, whose handles were never waited for."""
     messages = [(rank, call) for rank, calls in issued for call in calls if call.is_point_to_point]
     return [
         f"rank {rank}: {call}{f', {call.line}' if call.line else ''}, was never waited for" for rank, call in messages
@@ -124,7 +127,7 @@ def _place(standing: StoppedRank, neighbour: str) -> str:
 
 
 def _line_elsewhere(call: Call | None, lines: Sequence[Line]) -> list[str]:
-    """The line of a call that the main thread's lines do not show: it was made in a thread, or earlier."""
+    """Quote the line of a call if the main thread's lines lack it: it was made in another thread, or earlier."""
     if call is None or call.line is None or any(_is_same(call.line, line) for line in lines):
         return []
     return ["That call was made at", *quote([call.line])]
@@ -146,7 +149,7 @@ def _last_line(rank: int, standings: Sequence[StoppedRank]) -> list[str]:
 
 
 def _alike(texts: Sequence[tuple[int, str]]) -> list[tuple[list[int], str]]:
-    """Ranks with the same text together, in order of the first of them."""
+    """Group the ranks that have the same text, ordered by each group's first rank."""
     groups: dict[str, list[int]] = {}
     for rank, text in texts:
         groups.setdefault(text, []).append(rank)

@@ -1,4 +1,4 @@
-"""Whether a run went well, and the error to raise where it did not."""
+"""The error to raise for a run that did not end well."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def error_of(
     warnings: Sequence[str] = (),
     lost_s: Mapping[int, float] = text.NO_LOSS,
 ) -> RunError | None:
-    """The error with which a run ends, its report with the warnings; None when all ranks but the lost have returned."""
+    """Make the error with which a run ends, warnings included; None if all ranks but the lost ones returned."""
     reason = "\n".join([ending.reason, *text.describe_losses(lost_s)])
     if ending.end is End.STOPPED:
         report = _joined(text.describe_hang(standings, reason), warnings)

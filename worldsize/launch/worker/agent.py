@@ -1,8 +1,8 @@
 """torchrun's elastic agent in a process that ends with the launcher.
 
 Run as `python -m worldsize.launch.worker.agent PID [FLAGS]`.
-With WORLDSIZE_FORK_RANKS in its environment it imports what ranks need once, and forks them from itself: a restart then
-takes a tenth of a second instead of some seconds of imports.
+With WORLDSIZE_FORK_RANKS in its environment it imports what ranks need once and forks them from itself: a restart then
+takes a tenth of a second rather than some seconds of imports.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _POLL_S = 0.01
 
 
 def main() -> None:
-    """Run torchrun with the flags after the launcher's process id."""
-    die_with_parent(int(sys.argv[1]), signal.SIGTERM)  # on which torchrun ends its ranks first
+    """Run torchrun with the flags that follow the launcher's process ID."""
+    die_with_parent(int(sys.argv[1]), signal.SIGTERM)  # on SIGTERM torchrun first ends its ranks
     exit_at_eof(0)
     os.environ[AGENT_PID] = str(os.getpid())
     if os.environ.pop(FORK_RANKS, ""):
@@ -53,7 +53,7 @@ def _fork_ranks() -> None:
 
 
 class ForkedRank:
-    """A rank forked from this process, with as much of `subprocess.Popen` as torchrun's agent uses."""
+    """A rank forked from this process, with the part of `subprocess.Popen` that torchrun's agent uses."""
 
     def __init__(
         self, args: Sequence[str], env: Mapping[str, str], stdout: IO[Any] | None, stderr: IO[Any] | None
@@ -69,14 +69,14 @@ class ForkedRank:
                 os._exit(1)
 
     def poll(self) -> int | None:
-        """The exit code, negative after a signal; None while the rank runs."""
+        """Return the exit code, negative after a signal; None while the rank runs."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once the rank has ended.
+        """Wait for the rank to end and return its exit code.
 
         Raises:
             subprocess.TimeoutExpired: the rank still runs after `timeout` seconds.
@@ -98,7 +98,7 @@ def _become_rank(args: Sequence[str], env: Mapping[str, str], stdout: IO[Any] | 
         if file is not None:
             os.dup2(file if isinstance(file, int) else file.fileno(), fd)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    # another thread of the agent may have held a lock of the streams that were there
+    # another thread of the agent may have held a lock of the old streams
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     os.environ.clear()

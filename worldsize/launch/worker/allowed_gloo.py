@@ -1,7 +1,7 @@
-"""Gloo on real sockets for a run that allows some operations only: every group refuses the others.
+"""Gloo on real sockets for a run that allows only some operations: every group refuses the others.
 
-It keeps a program to the operations that it was to be built from, whichever group, hook or function of torch they are
-called through. It is no wall against code that opens sockets of its own: that is on no emulated cluster either.
+It holds a program to the allowed operations, whichever group, hook or function of torch they are called through. It
+does not stop code that opens sockets of its own.
 """
 
 # pyright: reportPrivateUsage=false
@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d
 from worldsize.emulate.protocol.operations import Forbidden, refusal
 from worldsize.emulate.worker import torch_internals
 
-# each method of a group in which torch's functions and torch's own C++ end, and its operation
+# each method of a group that torch's functions and torch's C++ end up calling, and its operation
 _OPERATIONS = {
     "_allgather_base": "all_gather",
     "_reduce_scatter_base": "reduce_scatter",
@@ -50,7 +50,7 @@ _OPERATIONS = {
 
 
 def install(allow: Collection[str]) -> None:
-    """Make every process group that this process will join one that carries out these operations alone."""
+    """Restrict every process group that this process will join to these operations."""
     allowed = frozenset(allow)
     make_gloo = torch_internals.refuse_native_groups(lambda name: Forbidden(_not_gloo(name, allowed)))
 
@@ -60,12 +60,12 @@ def install(allow: Collection[str]) -> None:
         ) -> None:
             super().__init__(store, rank, size, make_gloo(store, rank, size, timeout), allowed)
 
-    # from here on torch's own `init_process_group` and `new_group` take it for Gloo
+    # from here on torch's `init_process_group` and `new_group` use it as Gloo
     dist.ProcessGroupGloo = distributed_c10d.ProcessGroupGloo = AllowedGloo  # type: ignore[misc]
 
 
 class _Gloo(dist.ProcessGroup):
-    """A group in front of one of torch's own, which nothing but the allowed calls can reach."""
+    """A wrapper of one of torch's groups that passes on only the allowed calls."""
 
     def __init__(self, store: Any, rank: int, size: int, backend: Any, allowed: frozenset[str]) -> None:
         super().__init__(rank, size)  # pyright: ignore[reportCallIssue]
@@ -73,7 +73,7 @@ class _Gloo(dist.ProcessGroup):
         native = dist.ProcessGroup(store, rank, size)
         native._set_default_backend(kind)
         native._register_backend(torch.device("cpu"), kind, backend)
-        self.options = SimpleNamespace()  # torch puts the group's name and ranks there
+        self.options = SimpleNamespace()  # torch sets the group's name and ranks here
         self.describe = native._set_group_desc, native._set_group_name, native._set_sequence_number_for_group
 
         def carry_out(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -85,7 +85,7 @@ class _Gloo(dist.ProcessGroup):
 
     @property
     def group_name(self) -> str:
-        """The name under which torch knows the group."""
+        """Torch's name for the group."""
         return self.options.group_name
 
     @property
@@ -102,13 +102,13 @@ class _Gloo(dist.ProcessGroup):
         self.describe[2]()
 
     def getBackendName(self) -> str:
-        """The backend's name in messages; under torch's own, its C++ would look for a backend behind it."""
+        """Return the backend's name for messages; with "gloo", torch's C++ would look for a backend behind it."""
         return "gloo for some operations"
 
 
 def _method(name: str) -> Callable[..., Any]:
     def call(self: _Gloo, *args: Any, **kwargs: Any) -> Any:
-        """Carry the operation out, or refuse it."""
+        """Carry out the operation, or refuse it."""
         return self.carry_out(name, args, kwargs)
 
     return call

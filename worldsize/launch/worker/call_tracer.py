@@ -1,4 +1,4 @@
-"""A tracer of this rank's calls of torch.distributed, whose public functions it wraps, into the call log."""
+"""A tracer that wraps torch.distributed's public functions and logs this rank's calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from worldsize.launch.protocol.source import Line, line_of
 from worldsize.launch.worker import spans
 from worldsize.message import MAX_WORD
 
-# each function, and the parameter whose tensor is moved; functions that this torch lacks are skipped
+# each function, and the parameter with the tensor that it moves; functions that this torch lacks are skipped
 _PAYLOADS = {
     "all_gather": "tensor",
     "all_gather_into_tensor": "input_tensor",
@@ -47,23 +47,23 @@ _PEERS = ("dst", "group_dst", "src", "group_src")
 
 _FOREVER_NS = 1 << 63
 _PAUSE_S = 0.05
-_noted_ns: deque[list[int]] = deque(maxlen=1000)  # when the last noted calls started and ended
+_noted_ns: deque[list[int]] = deque(maxlen=1000)  # start and end of the last logged calls
 
 
 class _Inside(threading.local):
-    """Whether this thread is inside a noted call."""
+    """Whether this thread is inside a logged call."""
 
     yes = False
 
 
 class _During:
-    """The context in which a call or its wait runs; it leaves the call done unless the block sets another state."""
+    """The context in which a call or its wait runs; it marks the call as done unless the block sets a state."""
 
     __slots__ = ("_number", "_start_s", "_tracer", "_window", "state")
 
     def __init__(self, tracer: _Tracer, number: int) -> None:
         self._tracer, self._number, self.state = tracer, number, DONE
-        self._window: list[int] | None = None  # where the call's times are kept
+        self._window: list[int] | None = None  # the call's start and end
 
     def __enter__(self) -> _During:
         self._tracer._inside.yes = True
@@ -84,18 +84,18 @@ class _During:
 
 
 class _Tracer:
-    """The state between calls: the count of calls, of each group's collectives, and the works not waited for."""
+    """The state between calls: the count of calls and of each group's collectives, and the works not waited for."""
 
     def __init__(self, call_log: CallLog, work_type: type) -> None:
         self._call_log, self._work_type = call_log, work_type
         self._num_calls = 0
-        self._num_collectives: dict[str, int] = {}  # by the group's name
+        self._num_collectives: dict[str, int] = {}  # group's name -> count
         self._issued: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._of_torch: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._inside = _Inside()
 
     def wrap(self, fn: Callable[..., Any], payload: str | None) -> Callable[..., Any]:
-        """The function, wrapped so that each call is noted before it starts and when it is over."""
+        """Wrap a function so that each call is logged when it starts and when it ends."""
         op, names = fn.__name__, list(inspect.signature(fn).parameters)
 
         @functools.wraps(fn)
@@ -113,7 +113,7 @@ class _Tracer:
         return noted
 
     def wrap_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
-        """A work's `wait`, wrapped so that its start and its end are noted."""
+        """Wrap a work's `wait` so that its start and its end are logged."""
 
         @functools.wraps(wait)
         def noted(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -122,10 +122,11 @@ class _Tracer:
 
         return noted
 
-    # what an emulated rank's client reports, which also knows what torch itself calls, such as the collectives of DDP
+    # reports from an emulated rank's client, which also sees the calls that torch itself makes, such as DDP's
+    # collectives
 
     def posting(self, op: str, tensors: Sequence[Any], group: Any, reduction: str, peer: int | None) -> int | None:
-        """The number of a call that torch itself is about to make; None for one that is noted already."""
+        """Log a call that torch itself is about to make and return its number; None if it is already logged."""
         if self._inside.yes:
             return None
         arguments = {"tensor": next(iter(tensors), None), "group": group, "op": reduction, "src": peer}
@@ -134,12 +135,12 @@ class _Tracer:
         return number
 
     def posted(self, mark: int | None, work: Any) -> None:
-        """Remember the work of a call that torch itself has made."""
+        """Store the work of a call that torch itself has made."""
         if mark is not None:
             self._issued[work] = self._of_torch[work] = mark
 
     def waiting(self, work: Any) -> AbstractContextManager[Any]:
-        """The context in which a wait runs, so that its start and its end are noted."""
+        """Return the context in which a wait runs, which logs its start and its end."""
         number = None if self._inside.yes else self._issued.get(work)
         if number is None:
             return nullcontext()
@@ -147,7 +148,7 @@ class _Tracer:
         return _During(self, number)
 
     def changed(self, work: Any, state: str) -> None:
-        """Note the state of a call that torch itself has made."""
+        """Log the state of a call that torch itself has made."""
         if self._of_torch and (number := self._of_torch.get(work)) is not None:
             self._call_log.mark(number, state)
 
@@ -187,7 +188,7 @@ class _Tracer:
 
 
 def _reduction_of(arguments: Mapping[str, Any]) -> str:
-    """The name of a call's reduction, empty for a sum; one without a name has its class's, not its address."""
+    """The name of a call's reduction; empty for a sum, and without an address for an unnamed `ReduceOp`."""
     if "op" not in arguments:
         return ""
     text = str(arguments["op"])
@@ -195,7 +196,7 @@ def _reduction_of(arguments: Mapping[str, Any]) -> str:
 
 
 def install(call_log: CallLog) -> _Tracer:
-    """A tracer that from now on notes this process's calls of torch.distributed."""
+    """Make a tracer and start to log this process's calls of torch.distributed."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
@@ -215,9 +216,9 @@ def install(call_log: CallLog) -> _Tracer:
 
 
 def _delayed(destroy: Callable[..., None]) -> Callable[..., None]:
-    """The function, preceded by a pause in which Gloo's thread can release the last call's tensors.
+    """Wrap `destroy` to pause first, so that Gloo's thread can release the last call's tensors.
 
-    For that the thread needs the interpreter's lock, which torch holds while it waits for the thread to end (2.13).
+    The thread needs the interpreter's lock for that, which torch 2.13 holds while it waits for the thread to end.
     """
 
     @functools.wraps(destroy)
@@ -229,14 +230,14 @@ def _delayed(destroy: Callable[..., None]) -> Callable[..., None]:
 
 
 def native() -> dict[str, Any]:
-    """The collective that torch itself has started and not finished, such as one of DDP's, and how many it has started.
+    """Find the unfinished collective that torch itself has started, such as DDP's, and how many were started.
 
-    Both by torch's own count, which includes the noted calls. Source: torch's flight recorder, which on Gloo records
-    collectives and not sends.
+    Torch's count includes the logged calls. Source: torch's flight recorder, which on Gloo records collectives but not
+    sends.
     """
     try:
         return _recorded()
-    except Exception:  # a torch without the recorder, or with another: then only the rank's lines are known
+    except Exception:  # a torch without the recorder, or with a different one: then only the rank's lines are known
         return {}
 
 
@@ -255,7 +256,7 @@ def _is_of_all(entry: dict[str, Any]) -> bool:
 
 
 def _is_noted(entry: dict[str, Any]) -> bool:
-    """True when a noted call has made this entry: it was running when the entry was made."""
+    """Whether a logged call made this entry, because it was running when the entry was made."""
     return any(start_ns <= entry["time_created_ns"] <= end_ns for start_ns, end_ns in _noted_ns)
 
 
@@ -271,7 +272,7 @@ def _call_of(entry: dict[str, Any]) -> Call:
 
 
 def _is_group(group: Any) -> bool:
-    """False where no collective takes place: this rank is no member, or torch will refuse the argument."""
+    """Whether a collective can take place: this rank is a member and torch accepts the argument."""
     if group is None:
         return True
     import torch.distributed as dist
@@ -280,7 +281,7 @@ def _is_group(group: Any) -> bool:
 
 
 def _group_of(group: Any) -> tuple[str, tuple[int, ...] | None]:
-    """The group's name and its members: an empty name and None for the default group."""
+    """Return the group's name and its members; an empty name and None for the default group."""
     if group is None:
         return "", None
     import torch.distributed as dist
@@ -289,7 +290,7 @@ def _group_of(group: Any) -> tuple[str, tuple[int, ...] | None]:
     if group is world or not _is_group(group):
         return "", None
     name = group.group_name
-    if world is not None and name == world.group_name:  # in a call by torch itself
+    if world is not None and name == world.group_name:  # in a call that torch itself made
         return "", None
     if hasattr(group, "ranks"):  # an emulated group
         return name, getattr(group, "ranks", None)
@@ -297,11 +298,11 @@ def _group_of(group: Any) -> tuple[str, tuple[int, ...] | None]:
 
 
 def _peer_of(op: str, arguments: dict[str, Any], group: Any, ranks: tuple[int, ...] | None) -> int | None:
-    """The other rank of a send or receive, the root of a collective that has one; among all ranks, not the group's."""
+    """Return the global rank of the peer of a send or receive, or of the root of a collective that has one."""
     for name in _PEERS:
         if (place := arguments.get(name)) is not None:
             peer = operator.index(place)
             return ranks[peer] if name.startswith("group") and ranks is not None else peer
-    if op in _ROOTED:  # torch's own default
+    if op in _ROOTED:  # torch's default
         return ranks[0] if ranks is not None else 0
     return None

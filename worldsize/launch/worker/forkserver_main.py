@@ -1,4 +1,4 @@
-"""A warm process that has imported torch and forks ranks from itself, so that a rank starts in milliseconds.
+"""A process that has imported torch and forks ranks from itself, so that a rank starts in milliseconds.
 
 Run as `python -m worldsize.launch.worker.forkserver_main FD [PARENT_PID]`; it and its ranks end when the other end
 of FD closes.
@@ -23,14 +23,14 @@ from worldsize.launch.worker import fork_source
 from worldsize.launch.worker import main as worker
 from worldsize.message import pack_and_send, read
 
-# torch._dynamo is what the first optimizer constructor imports, 1.3 s on its own
+# the first optimizer constructor imports torch._dynamo, which takes 1.3 s
 PRELOAD = (
     "torch",
     "torch.distributed",
     "torch.nn.parallel",
     "torch.optim",
     "torch._dynamo",
-    "torch.utils.serialization.config",  # tensors as arguments and values import these two, once again in every rank
+    "torch.utils.serialization.config",  # sending tensors imports these two, otherwise again in every rank
     "numpy.ctypeslib",
     "safetensors.torch",
     "cloudpickle",
@@ -41,7 +41,8 @@ PRELOAD = (
 def main(fd: int, parent_pid: int | None) -> None:
     """Serve fork and kill requests until the launcher hangs up."""
     if parent_pid is not None:
-        die_with_parent(parent_pid, signal.SIGTERM)  # so that it can still end what ranks have started
+        # by SIGTERM, so that it can still end the processes that ranks started
+        die_with_parent(parent_pid, signal.SIGTERM)
     for name in (*PRELOAD, *filter(None, os.environ.get("WORLDSIZE_PRELOAD", "").split(","))):
         importlib.import_module(name)
     fork_source.prepare()
@@ -51,10 +52,10 @@ def main(fd: int, parent_pid: int | None) -> None:
 def serve(fd: int, ahead: int = 0) -> None:
     """Serve in a process that has imported all that ranks may need; never return.
 
-    Ranks are nicer by `ahead` than this process, which must be scheduled however many processes they start.
+    Ranks have a nice value `ahead` above this process's, which must be scheduled however many processes they start.
     """
     if os.getpid() == 1:
-        hide_memory()  # from the ranks of a jail, which have the same user
+        hide_memory()  # from jailed ranks, which run as the same user
     sock = socket.socket(fileno=fd)
     pack_and_send(sock, Warm(_count_gpus()))
     _Forkserver(sock, ahead).serve()
@@ -62,7 +63,7 @@ def serve(fd: int, ahead: int = 0) -> None:
 
 
 def _count_gpus() -> int:
-    """The number of CUDA devices, counted by a process of its own: one that has asked the driver cannot be forked."""
+    """Count the CUDA devices in a separate process: after asking the driver, a process cannot fork ranks."""
     import torch
 
     if torch.version.cuda is None:
@@ -80,7 +81,7 @@ class _Forkserver:
     def __init__(self, sock: socket.socket, ahead: int) -> None:
         self._sock, self._ahead = sock, ahead
         self._jobs: dict[int, int] = {}  # pid -> job
-        # the folders where ranks of a jail can write, with what is there before the first rank
+        # the folders that jailed ranks can write to, with their contents before the first rank
         writable = ("/dev/shm", "/tmp", os.getcwd()) if os.getpid() == 1 else ()
         self._kept = {folder: set(os.listdir(folder)) for folder in writable}
         self._selector = selectors.DefaultSelector()
@@ -103,7 +104,7 @@ class _Forkserver:
                 _end(pid)
 
     def _note_term(self, *_: object) -> None:
-        self._must_end = True  # an exception here could interrupt the ending of ranks
+        self._must_end = True  # an exception here could interrupt the killing of ranks
 
     def _handle_request(self) -> bool:
         message = framing.receive(self._sock)
@@ -124,12 +125,12 @@ class _Forkserver:
     def _fork(self, job: int, control_fd: int, output_fd: int) -> None:
         pid = os.fork()
         if pid == 0:
-            os.setpgid(0, 0)  # so that what the rank starts can be ended with it
+            os.setpgid(0, 0)  # so that the processes that the rank starts can be killed with it
             os.nice(self._ahead)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self._selector.close()  # otherwise a rank could add files to those that the forkserver waits for
+            self._selector.close()  # otherwise a rank could add files to the forkserver's selector
             for fd in (self._sock.fileno(), self._wake_r, self._wake_w):
                 os.close(fd)
             try:
@@ -151,12 +152,12 @@ class _Forkserver:
         return not self._must_end
 
     def _note_end(self, pid: int, status: int) -> None:
-        if pid in self._jobs:  # in a jail, orphans of a rank come here too
+        if pid in self._jobs:  # in a jail, a rank's orphans are reaped here too
             _end_group(pid)
             pack_and_send(self._sock, Exited(self._jobs.pop(pid), status))
 
     def _sweep(self, spared: set[str]) -> None:
-        """Remove all that ranks have left but these names in /tmp; for the first process, which adopts every orphan."""
+        """Remove all that ranks left but these names in /tmp; for a jail's first process, which adopts orphans."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -166,7 +167,7 @@ class _Forkserver:
         for folder, kept in kept_in.items():
             _empty(folder, kept)
         if any(set(os.listdir(folder)) - kept for folder, kept in kept_in.items()):
-            os._exit(1)  # too deep, or closed to its owner: end the whole jail, with all that is in it
+            os._exit(1)  # too deep, or unreadable even for its owner: end the whole jail with its contents
         pack_and_send(self._sock, Swept())
 
 
@@ -176,13 +177,13 @@ def _end(pid: int) -> None:
 
 
 def _end_group(pid: int) -> None:
-    """End what a rank has started and not moved to a group of its own."""
+    """Kill the processes in a rank's process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def _empty(folder: str, kept: set[str]) -> None:
-    """Remove what can be removed from a folder; a submission may have done something to prevent it."""
+    """Remove what can be removed from a folder; a submission may have tried to prevent this."""
     for name in set(os.listdir(folder)) - kept if os.path.isdir(folder) else ():
         path = os.path.join(folder, name)
         with contextlib.suppress(OSError, RecursionError):

@@ -1,4 +1,4 @@
-"""`init_process_group` on a rank that `worldsize.run` has joined already: programs call it, and there is no address."""
+"""`init_process_group` on a rank that `worldsize.run` has already joined: programs call it without an address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 
 
 def install(store: Any, rank: int, world_size: int) -> None:
-    """Let this rank join again by `store` once it has left, and say so where it has not."""
+    """Let this rank join again through `store` once it has left its group; until then, refuse with an explanation."""
     before = dist.init_process_group
     signature, worlds = inspect.signature(before), itertools.count(2)
 

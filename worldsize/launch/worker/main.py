@@ -1,4 +1,4 @@
-"""One rank: receives a function, runs it in a process group, sends back what it returned or why it did not."""
+"""One rank: receives a function, runs it in a process group, and sends back its value or its failure."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from worldsize.memory.meter import MemoryMeter
 
 
-_PERIOD_S = 0.2  # how often a rank of an emulated cluster sends what it has posted, while it works,
-_PERIOD_AT_RANK_S = 0.02  # and how much less often for every rank that shares this machine
+_PERIOD_S = 0.2  # how often a rank of an emulated cluster flushes its posts while it works
+_PERIOD_AT_RANK_S = 0.02  # added to this period for every rank on this machine
 
 
 def main(sock: socket.socket, output_fd: int) -> None:
-    """Serve the one job that comes over `sock`, then wait to be ended; never return."""
+    """Serve the one job received over `sock`, then wait to be killed; never return."""
     die_with_parent()
     _take_output(output_fd)
     assignment = take_assignment(sock)
@@ -56,8 +56,8 @@ def main(sock: socket.socket, output_fd: int) -> None:
     if assignment.task.place:  # then the job has the whole environment, and this one dates from the forkserver's start
         os.environ.clear()
     serve(assignment, assignment.task, join)
-    # leaving now would cut the connections of ranks that are still at work, and the interpreter's own exit
-    # aborts now and then when a process group is alive (torch 2.13 on Gloo)
+    # exiting now would close connections of ranks that are still at work, and the interpreter's own exit
+    # occasionally aborts while a process group is alive (torch 2.13 on Gloo)
     while True:
         signal.pause()
 
@@ -77,7 +77,7 @@ class RankAssignment:
 class Membership:
     """The process group that this rank has joined; `leave` is called when its function has returned.
 
-    `flush` sends what has been posted and has not gone out: when the function ends, and at times while it works.
+    `flush` sends pending posts: when the function ends, and periodically while it works.
     """
 
     backend: str
@@ -123,16 +123,16 @@ def serve(
             with _counted(job) as meter:
                 value = _work(assignment.payload)
         finally:
-            membership.flush()  # others may wait for it, however this rank ends
+            membership.flush()  # other ranks may wait for these posts, however this rank ends
         membership.leave()
         value = codec.encode(value)
-        _flush()  # before the launcher learns that this rank is done, and ends it
+        _flush()  # before the launcher learns that this rank is done and kills it
         link.send_events()
         if meter:
             link.send(Held(meter.use()))
         link.send(Done(spans.drain(), time.monotonic() - start_s), value)
         return True
-    except BaseException as error:  # a rank reports whatever ends it, also SystemExit
+    except BaseException as error:  # a rank reports whatever ends it, including SystemExit
         link.report(error)
         return False
 
@@ -142,7 +142,7 @@ class LauncherLink:
 
     def __init__(self, sock: socket.socket) -> None:
         self.may_begin = threading.Event()
-        self.meanwhile: Callable[[], None] = lambda: None  # what the first thread does while there are no questions
+        self.meanwhile: Callable[[], None] = lambda: None  # called periodically by the thread that answers requests
         self._sock = sock
         self._lock = threading.Lock()
         self._main_thread = threading.get_ident()
@@ -153,7 +153,7 @@ class LauncherLink:
             pack_and_send(self._sock, message, body)
 
     def send_events(self) -> None:
-        """Report the times of this rank's calls and what it has profiled."""
+        """Report the times of this rank's calls and its profiled events."""
         for batch in spans.drain_events():
             self.send(Events(batch))
 
@@ -164,7 +164,7 @@ class LauncherLink:
         self.send(Failed(failure.of_exception(0, error, time_ns), spans.drain()))
 
     def serve(self, period_s: float | None) -> None:
-        """Answer the launcher's questions, and do `meanwhile` once in a period; end the process when it hangs up."""
+        """Answer the launcher's requests and call `meanwhile` once per period; end the process when it hangs up."""
         question = select.poll()
         question.register(self._sock, select.POLLIN)
         period_ms = None if period_s is None else 1000 * period_s
@@ -188,7 +188,7 @@ class LauncherLink:
             os._exit(0)
 
     def wait_for_end(self) -> NoReturn:
-        """Discard what the launcher still sends; end the process when it hangs up."""
+        """Discard further messages; end the process when the launcher hangs up."""
         try:
             while self._sock.recv(1 << 20):
                 pass
@@ -199,7 +199,7 @@ class LauncherLink:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # the function may have replaced it by anything
+        with contextlib.suppress(Exception):  # the function may have replaced it with anything
             stream.flush()
 
 
@@ -207,7 +207,7 @@ def _take_output(fd: int) -> None:
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)
-    # the forkserver's own streams were opened on another kind of file, which they remember
+    # the forkserver's streams were opened on a different kind of file, which they remember
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
 
@@ -302,7 +302,7 @@ def _join_emulated(assignment: RankAssignment, job: RunFunction, cluster: Emulat
     spans.stop(client.span)
 
     def flush() -> None:
-        with contextlib.suppress(OSError):  # the conductor has hung up, which the next call will report
+        with contextlib.suppress(OSError):  # the conductor has hung up, as the next call will report
             client.flush()
 
     return Membership(backend.BACKEND, client.leave, flush)

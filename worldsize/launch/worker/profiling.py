@@ -1,4 +1,4 @@
-"""What torch.profiler sees, as events of a run's timeline."""
+"""Recording of torch.profiler's results as events of a run's timeline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from worldsize.launch.worker import spans
 
 _BACKWARD = "autograd::engine::evaluate_function"
 _BACKENDS = ("gloo:", "nccl:")
-_WHOLE = ("all_reduce", "broadcast", "recv", "reduce", "send")  # whose tensor has the size that nccl-tests counts
+# operations whose tensor has the size that nccl-tests counts
+_WHOLE = ("all_reduce", "broadcast", "recv", "reduce", "send")
 _ITEM_BYTES = {"double": 8, "long int": 8, "float": 4, "int": 4, "c10::Half": 2, "c10::BFloat16": 2}
 
 _is_profiling = False
@@ -22,12 +23,12 @@ _is_profiling = False
 
 @contextmanager
 def profile() -> Iterator[None]:
-    """Record the operations inside its block, by torch.profiler, as events of the run's timeline.
+    """Record the operations inside the block with torch.profiler, as events of the run's timeline.
 
-    On stream "compute": the outermost operations, kind "backward" inside autograd's backward, else "compute". On
-    "communication": what the backend runs, also for DDP, named such as "gloo:all_reduce", without peers. On "cuda N":
-    the kernels of a GPU. At most 20,000, the last ones. An inner `profile` adds nothing, and one in an emulated run
-    does nothing: what happens there happens in its cluster's time.
+    On stream "compute": the outermost operations, of kind "backward" inside autograd's backward, otherwise "compute".
+    On "communication": the backend's operations, including DDP's, with names like "gloo:all_reduce" and without peers.
+    On "cuda N": the kernels of a GPU. Only the last 20,000 events are kept. A nested `profile` does nothing, and
+    neither does one in an emulated run, whose events are in virtual time.
     """
     global _is_profiling
     if _is_profiling or not spans.is_on():
@@ -50,7 +51,7 @@ def profile() -> Iterator[None]:
 
 
 def events_of(profiler: Any, rank: int) -> list[Event]:
-    """The events of a stopped `torch.profiler.profile`, in seconds of `time.monotonic`, which spans use too.
+    """Convert a stopped `torch.profiler.profile` to events, in seconds of `time.monotonic` like spans.
 
     For a timeline, subtract the start of the run from both times.
     """
@@ -72,9 +73,9 @@ def events_of(profiler: Any, rank: int) -> list[Event]:
 
 
 def _classified(ordered: Iterable[Any]) -> Iterator[tuple[Any, str, str]]:
-    """The operations that become events, each with its stream and kind; `ordered` by start, the longest first."""
-    backward_ns: dict[int, int] = {}  # thread -> until when it is in backward
-    busy_ns: dict[int, int] = {}  # thread -> until when its outermost operation lasts
+    """Yield the operations that become events, with stream and kind; `ordered` is by start, then longest first."""
+    backward_ns: dict[int, int] = {}  # thread -> end of its current backward
+    busy_ns: dict[int, int] = {}  # thread -> end of its current outermost operation
     for one in ordered:
         name, thread, start_ns, end_ns = one.name(), one.start_thread_id(), one.start_ns(), one.end_ns()
         if "CUDA" in str(one.device_type()):
@@ -89,7 +90,7 @@ def _classified(ordered: Iterable[Any]) -> Iterator[tuple[Any, str, str]]:
 
 
 def _size_bytes(one: Any) -> int:
-    """Bytes of the tensor that the backend moves, where that is the size of the operation; otherwise 0."""
+    """The bytes of the tensor that the backend moves if that is the operation's size, otherwise 0."""
     backend, _, op = one.name().partition(":")
     shapes, dtypes = one.shapes(), one.dtypes()
     if f"{backend}:" not in _BACKENDS or op not in _WHOLE or not shapes or not dtypes:
@@ -101,15 +102,15 @@ def _size_bytes(one: Any) -> int:
 
 
 def _clock_ahead_ns() -> int:
-    """Nanoseconds by which the clock of the profiler, the system's, is ahead of the monotonic one."""
+    """The nanoseconds by which the system clock, which the profiler uses, is ahead of the monotonic clock."""
     tries = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
-    before_ns, system_ns, after_ns = min(tries, key=lambda one: one[2] - one[0])  # the least interrupted
+    before_ns, system_ns, after_ns = min(tries, key=lambda times_ns: times_ns[2] - times_ns[0])  # the least interrupted
     return system_ns - (before_ns + after_ns) // 2
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep stderr empty: torch 2.13 writes a line there for each start and stop of its profiler."""
+    """Keep stderr empty: torch 2.13 writes a line to it for each start and stop of its profiler."""
     with contextlib.ExitStack() as stack:
         kept = os.dup(2)
         stack.callback(os.close, kept)

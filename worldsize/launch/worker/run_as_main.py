@@ -1,4 +1,4 @@
-"""A script, run on a rank as Python would run it."""
+"""Running of a script on a rank as Python would run it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def play(path: str, *args: str) -> None:
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     module = types.ModuleType("__main__")
     module.__file__ = path
-    sys.modules["__main__"] = module  # its globals stay alive to the end: a DDP object that is freed early hangs
+    sys.modules["__main__"] = module  # keeps its globals alive to the end: a DDP object that is freed early hangs
     with open(path, encoding="utf-8") as file:
         exec(compile(file.read(), path, "exec"), module.__dict__)
 
 
 def play_joined(path: str, *args: str) -> None:
-    """Run a script as `__main__` on a rank that has joined already, such as one of an emulated cluster.
+    """Run a script as `__main__` on a rank that has already joined its group, such as one of an emulated cluster.
 
-    The script's own call to join does nothing. It can join only once.
+    The script's own `init_process_group` does nothing, and it cannot join a second time.
     """
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
@@ -44,7 +44,7 @@ def play_joined(path: str, *args: str) -> None:
 
 
 def exit_code(leave: SystemExit) -> int:
-    """The exit code of a process; a message in its place is printed, as Python would do."""
+    """Return the exit code of a `SystemExit`; print a message in its place, as Python would."""
     if leave.code is None or isinstance(leave.code, int):
         return leave.code or 0
     print(leave.code, file=sys.stderr)

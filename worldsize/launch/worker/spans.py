@@ -1,4 +1,4 @@
-"""What a rank records about itself while it runs: the blocks that it marks, and the times of its calls."""
+"""A rank's record of itself while it runs: the blocks that it marks, and the times of its calls."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from worldsize.launch.protocol.events import SentEvent
 from worldsize.launch.protocol.messages import MAX_EVENTS
 from worldsize.message import MAX_WORD
 
-_MAX_SPANS = 50_000  # the last ones are kept; all of them travel in one header
-_MAX_EVENTS = 20_000  # the last ones of each of `_kept`
+_MAX_SPANS = 50_000  # only the last are kept; all are sent in one header
+_MAX_EVENTS = 20_000  # only the last are kept for each source
 _MAX_OPEN = 10_000  # calls that may wait for their `wait`
 _spans: deque[tuple[str, str, float, float]] = deque(maxlen=_MAX_SPANS)
-_kept: dict[str, deque[SentEvent]] = {}  # a source of events -> its events
+_kept: dict[str, deque[SentEvent]] = {}  # source of events -> its events
 _is_on = True
-_virtual: Callable[[str, str], AbstractContextManager[None]] | None = None  # what marks work in virtual time
+_virtual: Callable[[str, str], AbstractContextManager[None]] | None = None  # marks work in virtual time
 
-_NAMES = {  # where they are not torch's own
+_NAMES = {  # where they differ from torch's
     "all_gather_into_tensor": "all_gather",
     "all_gather_single": "all_gather",
     "all_to_all_single": "all_to_all",
@@ -32,12 +32,13 @@ _NAMES = {  # where they are not torch's own
     "reduce_scatter_single": "reduce_scatter",
     "reduce_scatter_tensor": "reduce_scatter",
 }
-_OF_ALL = ("all_gather", "gather", "reduce_scatter", "scatter")  # whose tensor is one rank's part of the counted size
+# operations whose tensor is one rank's part of the counted size
+_OF_ALL = ("all_gather", "gather", "reduce_scatter", "scatter")
 
 
 @contextmanager
 def span(name: str, kind: str = "compute") -> Iterator[None]:
-    """Record the time that its block takes as an event of the run's timeline.
+    """Record the time that the block takes as an event of the run's timeline.
 
     Kinds that drawings distinguish: data, compute, forward, backward, recompute, weight (a backward that computes only
     gradients of weights), communication, update, offload, checkpoint. A GPU works on after the call that launches it:
@@ -52,25 +53,25 @@ def span(name: str, kind: str = "compute") -> Iterator[None]:
 
 
 def drain() -> list[tuple[str, str, float, float]]:
-    """The spans so far as (name, kind, start, end), in seconds of the machine's monotonic clock; then dropped."""
+    """Return and drop the spans so far: (name, kind, start, end), in seconds of the monotonic clock."""
     spans = list(_spans)
     _spans.clear()
     return spans
 
 
 def stop(virtual: Callable[[str, str], AbstractContextManager[None]]) -> None:
-    """Keep no more events: those of an emulated run happen in its cluster's time, and `virtual` marks them."""
+    """Stop keeping events: in an emulated run they happen in virtual time, and `virtual` marks them."""
     global _is_on, _virtual
     _is_on, _virtual = False, virtual
 
 
 def is_on() -> bool:
-    """True when events are kept."""
+    """Whether events are kept."""
     return _is_on
 
 
 def keep(source: str, stream: str, kind: str, name: str, start_s: float, end_s: float, *rest: Any) -> None:
-    """Keep an event, with its size, peers, group and sequence where it has them."""
+    """Keep an event, with its size, peers, group and sequence if it has them."""
     if source not in _kept:
         _kept[source] = deque(maxlen=_MAX_EVENTS)
     _kept[source].append(SentEvent(stream[:MAX_WORD], kind[:MAX_WORD], name[:MAX_WORD], start_s, end_s, *rest))
@@ -79,16 +80,16 @@ def keep(source: str, stream: str, kind: str, name: str, start_s: float, end_s: 
 class Calls:
     """The times of calls of torch.distributed: communication from call to completion, and the waits in it.
 
-    A call is complete when it returns, an asynchronous one when its `wait` returns, if there is one.
+    A call is complete when it returns; an asynchronous one, when its `wait` returns, if it is waited for.
     """
 
     def __init__(self) -> None:
-        self._open: dict[int, list[Any]] = {}  # number of a call -> its row
-        self._members: dict[str, tuple[str, tuple[int, ...]]] = {}  # a group, as the call names it -> name and ranks
+        self._open: dict[int, list[Any]] = {}  # a call's number -> its row
+        self._members: dict[str, tuple[str, tuple[int, ...]]] = {}  # group as the call names it -> name and ranks
 
     def begin(self, call: Call, payload: Any, group: Any) -> None:
-        """Note a call that is about to start."""
-        if not _is_on or isinstance(group, int):  # torch's sign that this rank is no member
+        """Record a call that is about to start."""
+        if not _is_on or isinstance(group, int):  # torch's value for a group of which this rank is not a member
             return
         if len(self._open) >= _MAX_OPEN:
             self._close(next(iter(self._open)))
@@ -104,7 +105,7 @@ class Calls:
         self._open[call.number] += [group_name, call.sequence]
 
     def during(self, number: int, state: str, start_s: float, end_s: float) -> None:
-        """Note a time spent in a call, or in its `wait`, and the state that it left."""
+        """Record a time spent in a call or in its `wait`, and the call's state afterwards."""
         row = self._open.get(number)
         if row is None:
             return
@@ -114,7 +115,7 @@ class Calls:
             keep("calls", WAIT, WAIT, row[2], start_s, *row[4:])
 
     def close(self) -> None:
-        """Keep the calls that were never waited for, too."""
+        """Keep also the calls that were never waited for."""
         for number in list(self._open):
             self._close(number)
 
@@ -124,7 +125,7 @@ class Calls:
     def _look_up(self, call: Call) -> tuple[str, tuple[int, ...]]:
         import torch.distributed as dist
 
-        if not dist.is_initialized():  # which torch will report
+        if not dist.is_initialized():  # torch will report this
             return "", ()
         name = call.group or getattr(dist.group.WORLD, "group_name", "")
         ranks = tuple(range(dist.get_world_size())) if call.ranks is None else call.ranks
@@ -136,7 +137,7 @@ calls = Calls()
 
 
 def drain_events() -> Iterator[list[SentEvent]]:
-    """The events so far, in batches for `Events`; they are then dropped."""
+    """Yield and drop the events so far, in batches for `Events`."""
     calls.close()
     events = [event for source in _kept.values() for event in source]
     _kept.clear()

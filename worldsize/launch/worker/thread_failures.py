@@ -1,4 +1,4 @@
-"""Threads of a rank that end with an exception, which Python only prints, reported to the launcher as well."""
+"""Reports to the launcher on threads of a rank that end with an exception, which Python only prints."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from worldsize.message import MAX_WORD
 
 
 def install(report: Callable[[ThreadFailed], None]) -> None:
-    """Report every exception with which a thread ends from now on; one that the thread hands on is not such a case."""
+    """Report every exception that ends a thread from now on, except one that the thread hands on."""
     before = threading.excepthook
 
     def excepthook(args: threading.ExceptHookArgs) -> None:
         before(args)
-        if isinstance(args.exc_value, SystemExit) or args.exc_value is None:  # a thread may end so
+        if isinstance(args.exc_value, SystemExit) or args.exc_value is None:  # a thread may legitimately end like this
             return
         with contextlib.suppress(Exception):  # the launcher has hung up
             failed = failure.of_exception(0, args.exc_value, time.monotonic_ns())

@@ -1,8 +1,8 @@
 """One rank under torchrun's agent: runs a FILE with its ARGUMENTS or, without a file, a function of `run`.
 
 Started as `python -m worldsize.launch.worker.torchrun_main [FILE ARGUMENTS]`.
-Runs the file as `__main__`, reports to the launcher how it failed before torchrun can blame another rank, and leaves
-without the interpreter's own shutdown, which aborts now and then on Gloo (torch 2.13).
+Runs the file as `__main__`, reports a failure to the launcher before torchrun can blame a different rank, and exits
+without the interpreter's own shutdown, which occasionally aborts on Gloo (torch 2.13).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
         _leave(_run_script(assignment.link))
     elif not worker.serve(assignment, assignment.task, _join):
         _leave(1)
-    while True:  # the launcher says when all are done
+    while True:  # until the launcher says that all ranks are done
         signal.pause()
 
 
