@@ -48,7 +48,7 @@ def looks(notebook: NotebookNode) -> list[Look]:
 
 def cheat(answer: KnownAnswer, check: str, report: Report) -> Cheat:
     """A known cheating answer, with what its report says of one check."""
-    found = next(one for one in report.checks if one.name == check)
+    result = next(one for one in report.checks if one.name == check)
     score = f"{report.score:g} of {report.max_score:g} points"
     return Cheat(answer.about, result.promise, result.message, score)
 

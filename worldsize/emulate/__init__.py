@@ -32,26 +32,27 @@ __all__ = [
     "transfer",
 ]
 
-_KINDS = {"to": "offload", "read": "data", "write": "checkpoint"}  # of transfers, by their first words
+_KINDS = {"to": "offload", "read": "data", "write": "checkpoint"}  # kind of a transfer, by the first word of its name
 _START_S = time.monotonic()
 
 
 def elapsed() -> float:
-    """The time of this rank in seconds: virtual on an emulated cluster, otherwise by the clock; only differences count.
+    """Return this rank's time in seconds: virtual on an emulated cluster, otherwise real; only differences count.
 
-    On an emulated cluster it waits until every other rank waits too or has ended, which takes a moment of real time.
+    On an emulated cluster the call returns once every other rank waits too or has ended, which takes a little real
+    time.
     """
     client = _client()
     return time.monotonic() - _START_S if client is None else client.elapsed_s()
 
 
 def spend(duration_s: float) -> None:
-    """Let this rank work for `duration_s` seconds of virtual time; off an emulated cluster, sleep as long.
+    """Spend `duration_s` seconds of virtual time on work; outside an emulated cluster, sleep as long.
 
     Raises:
         ValueError: the duration is negative or not finite.
     """
-    duration_s = float(duration_s)  # numpy's and torch's numbers too
+    duration_s = float(duration_s)  # accepts NumPy's and torch's numbers too
     if not 0 <= duration_s < math.inf:
         raise ValueError(f"duration_s is {duration_s}; it must be a number of seconds, 0 or more")
     client = _client()
@@ -62,17 +63,17 @@ def spend(duration_s: float) -> None:
 
 
 def transfer(size_bytes: float, transfer: str) -> None:
-    """Let this rank wait in virtual time until so many bytes have gone where `transfer` says.
+    """Transfer `size_bytes` in virtual time and wait until they have arrived.
 
-    "to host" and "to device" are between the rank's GPU and its host's memory; "read" and "write" between that memory
-    and the storage that all nodes share; "read local" and "write local" between it and the node's own. A transfer takes
-    a latency, and shares every link and store on its way with what else goes over it; inside `lane` the rank's other
-    work goes on meanwhile. On the timeline its kind is "offload", "data" for reads and "checkpoint" for writes, and its
-    name that of the transfer, unless it is inside a `worldsize.span`. Off an emulated cluster nothing happens: the
-    program's own copies and files take their own time there.
+    `transfer` is "to host" or "to device" between the rank's GPU and its host's memory, "read" or "write" between that
+    memory and the shared storage, or "read local" or "write local" between it and the node's own storage. A transfer
+    takes the latency of its route and shares the bandwidth of every link and store on it; inside `lane` the rank's
+    other work goes on meanwhile. On the timeline its kind is "offload", "data" for reads and "checkpoint" for writes,
+    and its name is that of the transfer, unless it is inside a `worldsize.span`. Outside an emulated cluster nothing
+    happens: the program's own copies and files take their real time.
 
     Raises:
-        ValueError: there is no such transfer, the cluster does not have what it needs, or the size is not a number of
+        ValueError: the transfer is unknown, the cluster lacks the hardware for it, or the size is not a number of
             bytes.
     """
     size_bytes = _whole(size_bytes)
@@ -86,7 +87,7 @@ def transfer(size_bytes: float, transfer: str) -> None:
 
 
 def _whole(size_bytes: float) -> int:
-    """A size that may be a float, such as 2e9."""
+    """Convert a size that may be a float, such as 2e9, to an integer."""
     if isinstance(size_bytes, float) and size_bytes.is_integer():
         return int(size_bytes)
     try:
@@ -96,10 +97,10 @@ def _whole(size_bytes: float) -> int:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor in the memory of its rank's host, as for an offload; in virtual time the copy takes its time.
+    """Copy a tensor to the memory of its rank's host, as for an offload; the copy takes virtual time.
 
-    On an emulated cluster the tensors of a rank, which are the CPU's, stand for a GPU's: `tensor.cpu()` would do
-    nothing there. On a GPU this is a copy to the CPU. The copy does not count as memory of the GPU.
+    On an emulated cluster a rank's CPU tensors stand in for GPU tensors, so `tensor.cpu()` would do nothing. On a GPU
+    this copies to the CPU. The copy does not count as GPU memory.
 
     Raises:
         ValueError: the emulated cluster has no host.
@@ -108,7 +109,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def to_device(tensor: torch.Tensor, device: torch.device | str = "cpu") -> torch.Tensor:
-    """A copy of a tensor of the host on this rank's device; on an emulated cluster it stays the CPU's.
+    """Copy a tensor from the host to this rank's device; on an emulated cluster it remains a CPU tensor.
 
     Raises:
         ValueError: the emulated cluster has no host.
@@ -123,7 +124,7 @@ def _copied(tensor: torch.Tensor, transfer: str, device: torch.device | str) -> 
 
 
 class Lane:
-    """Work that a rank does beside its other work."""
+    """Work that a rank does concurrently with its other work."""
 
     _mark = 0
 
@@ -136,10 +137,10 @@ class Lane:
 
 @contextmanager
 def lane(name: str) -> Iterator[Lane]:
-    """Let the block's work go on beside the rank's other work in virtual time, as in a thread or on a copy engine.
+    """Overlap the block's work with the rank's other work in virtual time, as a thread or a copy engine would.
 
-    The block starts when the rank comes to it and the lane's earlier blocks are done. What follows it does not wait for
-    it until `join` of what this gives is called. Off an emulated cluster the block runs like any other.
+    The block starts when the rank reaches it and the lane's earlier blocks are done. Code after the block does not wait
+    for it until it calls `join` of the yielded `Lane`. Outside an emulated cluster the block runs like any other.
 
     Raises:
         ValueError: the name is empty.
@@ -158,5 +159,5 @@ def lane(name: str) -> Iterator[Lane]:
 
 
 def _client() -> Any:
-    backend = sys.modules.get("worldsize.emulate.worker.backend")  # it needs torch, and only ranks import it
+    backend = sys.modules.get("worldsize.emulate.worker.backend")  # it needs torch, which only ranks import
     return None if backend is None else backend.client()

@@ -1,1 +1,1 @@
-"""The launcher's process: it answers the ranks of an emulated cluster and prices what they did."""
+"""The launcher's process: it answers the ranks of an emulated cluster and prices their work and communication."""

@@ -1,4 +1,4 @@
-"""An upper bound of a record's virtual time, kept as the record grows: far cheaper than a replay."""
+"""An upper bound on a record's virtual time, updated as the record grows: far cheaper than a replay."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from worldsize.hardware import TRANSFERS
 
 
 class Bound:
-    """The seconds in which a record's work and collectives would be done one after the other.
+    """The seconds that a record's work and collectives would take one after the other.
 
-    Nothing on it takes longer, also when more is recorded, because each has its time to itself. It is infinite where
-    there are messages or transfers, which slow each other down, or operations that fail.
+    No replay takes longer, also after more has been recorded, because work and collectives do not slow each other down.
+    The bound is infinite if the record has messages or transfers, which do, or operations that fail.
     """
 
     def __init__(self, price_s: Callable[[Operation], float]) -> None:
@@ -23,7 +23,7 @@ class Bound:
         self._num_steps: list[int] = []
 
     def of(self, steps: Sequence[Sequence[Step]], operations: Sequence[Operation]) -> float:
-        """The bound for this record, which begins with that of the last call."""
+        """Return the bound for this record, which must extend the record of the last call."""
         self._num_steps = self._num_steps or [0] * len(steps)
         for rank, of_rank in enumerate(steps):
             new = of_rank[self._num_steps[rank] :]

@@ -1,10 +1,9 @@
-"""The conductor: it matches what ranks post, moves and reduces the data, and keeps the record that gives the times.
+"""The conductor: it matches posts, moves and reduces the data, and keeps the record from which times are computed.
 
-It never waits and never looks at a clock: data moves as soon as all ranks that take part have posted, and what each
-rank did, in order, is kept for `simulator`, which prices it afterwards. Some things do depend on virtual time: a rank
-that asks for the time, one that receives from any rank, one that waits no longer than it says, and when a rank hears
-that another is lost. They wait until nothing else can move; then the earliest in virtual time goes first, and no later
-one can change what it saw.
+It never waits and never reads a clock: data moves as soon as all participating ranks have posted, and the record of
+what each rank did, in order, is priced afterwards by `simulator`. Some results do depend on virtual time: a question
+for the time, a receive from any rank, a wait with a timeout, and when a rank hears that another is lost. These are
+decided only when nothing else can move, the earliest in virtual time first, so no later event can change the result.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ class Post(NamedTuple):
 
 
 class TimedWait(NamedTuple):
-    """A rank's wait for its post `awaited`, which ends after `timeout_s` of virtual time at the latest."""
+    """A rank's wait for its post `awaited`, for at most `timeout_s` of virtual time."""
 
     rank: int
-    number: int  # of this rank's posts, of which it is one
+    number: int  # on its rank, counted together with posts
     awaited: int
     timeout_s: float
     lane: str
@@ -58,7 +57,7 @@ class OperationFailure(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to a rank's post: the bytes that it receives, or why it receives none."""
+    """The answer to a rank's post: the bytes received, or the failure."""
 
     rank: int
     number: int
@@ -68,14 +67,14 @@ class Reply(NamedTuple):
 
 
 class _Loss(NamedTuple):
-    """The loss of a rank in place of its `number`-th post, of which the others hear so much later."""
+    """The loss of a rank instead of its `number`-th post, which the others hear `is_heard_after_s` later."""
 
     number: int
     is_heard_after_s: float
 
 
 class _Choice(NamedTuple):
-    """Something that depends on virtual time: when it happens, of which kind and rank it is, and what then follows."""
+    """A decision that depends on virtual time: its time, kind and rank, and what follows from it."""
 
     time_s: float
     kind: int
@@ -83,8 +82,8 @@ class _Choice(NamedTuple):
     replies: Callable[[], list[Reply]]
 
 
-_TimeOfPost = Callable[[int, int], float]  # in virtual time, by the rank and the number of the post
-_LOSS, _ASK, _TIMED, _RECV = range(4)  # kinds of choices; a loss goes before all others of its time
+_TimeOfPost = Callable[[int, int], float]  # (rank, number of its post) -> virtual time
+_LOSS, _ASK, _TIMED, _RECV = range(4)  # kinds of choices; at the same time, a loss goes first
 
 
 @dataclass
@@ -109,24 +108,24 @@ class Conductor:
         self.steps: list[list[Step]] = [[] for _ in range(world_size)]
         self.operations: list[Operation] = []
         self._open: dict[tuple[int, int], Post] = {}  # posts without a reply, by (rank, number)
-        self._still: dict[int, frozenset[int]] = {}  # rank that can do nothing -> the posts for which it waits
-        self._limited: set[int] = set()  # of these ranks, those of which a wait ends by the clock
+        self._still: dict[int, frozenset[int]] = {}  # blocked rank -> the posts for which it waits
+        self._limited: set[int] = set()  # blocked ranks that have a wait with a timeout
         self._over: set[int] = set()
         self._asks: dict[tuple[int, int], Post] = {}  # posts that ask for the time, by (rank, number)
         self._open_recvs: list[Post] = []  # from any rank
         self._timed: dict[tuple[int, int], TimedWait] = {}  # by (rank, number)
         self._losses: dict[int, _Loss] = {}  # by rank
-        self._heard: set[tuple[int, int]] = set()  # (rank, lost rank): the one has heard of the other's loss
+        self._heard: set[tuple[int, int]] = set()  # (rank, lost rank): the first has heard of the loss of the second
         self._mail: dict[tuple[Any, ...], _Mailbox] = defaultdict(_Mailbox)
         self._collectives: dict[tuple[str, int], dict[int, Post]] = {}
         self._num_posted: dict[tuple[str, int], int] = defaultdict(int)
 
     def note(self, rank: int, steps: Iterable[Step]) -> None:
-        """Record what a rank did since its last message."""
+        """Record a rank's steps since its last message."""
         self.steps[rank].extend(steps)
 
     def post(self, post: Post) -> list[Reply]:
-        """The replies that this post makes possible.
+        """Accept a post and return the replies that it makes possible.
 
         Raises:
             Forbidden: the run does not allow this operation.
@@ -137,7 +136,7 @@ class Conductor:
             self._open[post.rank, post.number] = self._asks[post.rank, post.number] = post
             return []
         if self._losses and any((post.rank, lost) in self._heard for lost in self._lost_in(post)):
-            self._open[post.rank, post.number] = post  # to fail, whatever the lost rank had posted
+            self._open[post.rank, post.number] = post  # it will fail, whatever the lost rank had posted
             return []
         if post.op == "recv" and post.peer is None:
             self._open[post.rank, post.number] = post
@@ -148,41 +147,41 @@ class Conductor:
         return self._post_collective(post)
 
     def rest(self, rank: int, numbers: Collection[int], is_limited: bool = False) -> None:
-        """Note that a rank can do nothing until one of these posts has a reply, or, if limited, some time is over."""
+        """Mark a rank as blocked until one of these posts has a reply or, if `is_limited`, a wait times out."""
         places = [(rank, number) for number in numbers]
-        if all(place in self._open or place in self._timed for place in places):  # else a reply is on its way
+        if all(place in self._open or place in self._timed for place in places):  # otherwise a reply is on its way
             self._still[rank] = frozenset(numbers)
             if is_limited:
                 self._limited.add(rank)
 
     def go_on(self, rank: int) -> None:
-        """Note that a rank may do anything."""
+        """Mark a rank as running."""
         if self._still.pop(rank, None) is not None:
             self._limited.discard(rank)
 
     def wait_within(self, wait: TimedWait) -> None:
-        """Note that a rank waits until a post is done or a time is over; its reply has a failure then."""
+        """Register a wait until a post is done or the wait times out, in which case its reply has a failure."""
         self._timed[wait.rank, wait.number] = wait
 
     def end_waits_within(self, most_s: float) -> list[Reply]:
-        """The replies to the waits with a limit that end in time, as all that is recorded takes at most this long."""
+        """Return the replies to waits that end in time because the whole record takes at most `most_s`."""
         waits = self._timed.values()
-        ended = [one for one in waits if one.timeout_s >= most_s and (one.rank, one.awaited) not in self._open]
-        return [reply for one in ended for reply in self._end_in_time(one)]
+        ended = [wait for wait in waits if wait.timeout_s >= most_s and (wait.rank, wait.awaited) not in self._open]
+        return [reply for wait in ended for reply in self._end_in_time(wait)]
 
     @property
     def has_timed_waits(self) -> bool:
-        """True while a rank waits with a limit."""
+        """Whether some rank waits with a timeout."""
         return bool(self._timed)
 
     def leave(self, rank: int) -> None:
-        """Note that a rank posts no more."""
+        """Mark a rank as ended: it will not post again."""
         self._over.add(rank)
 
     def lose(self, rank: int, number: int, is_heard_after_s: float) -> None:
-        """Note that a rank is lost in place of its `number`-th post; what it had posted is still carried out.
+        """Mark a rank as lost instead of making its `number`-th post; its earlier posts are still carried out.
 
-        What the others have open with it fails `is_heard_after_s` later in virtual time.
+        The others' open operations with it fail `is_heard_after_s` later in virtual time.
         """
         self._losses[rank] = _Loss(number, is_heard_after_s)
         self.leave(rank)
@@ -194,15 +193,15 @@ class Conductor:
 
     @property
     def is_still(self) -> bool:
-        """True when some rank can do nothing, and every other neither or has ended."""
+        """Whether every rank is blocked or has ended, and at least one is blocked."""
         still, over = self._still, self._over
-        if not still or len(still) + len(over) < self.world_size:  # first what is nearly always so
+        if not still or len(still) + len(over) < self.world_size:  # the usual case, checked first
             return False
         return len(still.keys() | over) == self.world_size
 
     @property
     def is_stuck(self) -> bool:
-        """True when nothing can ever move again."""
+        """Whether the run is deadlocked."""
         return (
             self.is_still
             and not self._limited - self._over
@@ -213,13 +212,13 @@ class Conductor:
 
     @property
     def depends_on_time(self) -> bool:
-        """True while some rank waits for something that only virtual time decides."""
+        """Whether some rank waits for a decision that depends on virtual time."""
         return bool(self._asks or self._open_recvs or self._timed or (self._losses and any(self._failing())))
 
     def decide(self, times: Times) -> list[Reply]:
-        """The replies to the earliest post that depends on virtual time; to be called only when all is still.
+        """Decide the earliest choice in virtual time and return its replies; call it only while `is_still`.
 
-        `times` are those of the record until now.
+        `times` are those of the record so far.
         """
         choices = sorted(self._choices(times), key=lambda one: (one.time_s, one.kind != _LOSS, one.rank))
         if not choices:
@@ -227,7 +226,7 @@ class Conductor:
         first = choices[0]
         if first.kind == _RECV:
             return first.replies()
-        # together with all of its kind at the same time: a replay for each would take quadratic time
+        # together with others of its kind at the same time: a replay for each would take quadratic time
         alike = itertools.takewhile(lambda one: (one.time_s, one.kind) == (first.time_s, first.kind), choices)
         return [reply for one in alike for reply in one.replies()]
 
@@ -263,7 +262,7 @@ class Conductor:
         return self._deliver(send, recv)
 
     def _candidates(self) -> Iterator[tuple[Post, Post]]:
-        """Each sender's oldest send, with each receive from any rank that could take it."""
+        """Yield each sender's oldest send with each receive from any rank that could match it."""
         taken = set()
         for recv in self._open_recvs:
             place = recv.group, recv.rank, recv.tag
@@ -284,9 +283,9 @@ class Conductor:
         return [Reply(wait.rank, wait.number, b"", failure=OperationFailure(end_s, self._late(wait, end_s, posted_s)))]
 
     def _late(self, wait: TimedWait, end_s: float, posted_s: _TimeOfPost) -> tuple[int, ...]:
-        """The ranks that had not posted their part in what a rank waits for, in the group's order."""
+        """Return the ranks that had not posted their part of the awaited operation by `end_s`, in the group's order."""
         post = self._open.get((wait.rank, wait.awaited))
-        if post is None:  # they have posted it since
+        if post is None:  # all have posted it since
             with_it = (one for one in reversed(self.operations) if one.parts.get(wait.rank) == wait.awaited)
             parts = next((one.parts for one in with_it), {})
             needed = tuple(parts)
@@ -300,12 +299,12 @@ class Conductor:
     # lost ranks
 
     def _lost_in(self, post: Post) -> list[int]:
-        """The lost ranks without which a post cannot be answered."""
+        """Return the lost ranks on which the answer to a post depends."""
         needed = post.ranks if post.peer is None or post.op in OUTPUTS else (post.peer,)
         return [rank for rank in self._losses if rank in needed]
 
     def _failing(self) -> Iterator[tuple[Post, list[int]]]:
-        """Each post without a reply that lost ranks take part in, and those ranks."""
+        """Yield each open post that depends on lost ranks, with those ranks."""
         for post in self._open.values() if self._losses else ():
             if lost_ranks := self._lost_in(post):
                 yield post, lost_ranks
@@ -315,7 +314,7 @@ class Conductor:
         return posted_s(lost, loss.number) + loss.is_heard_after_s
 
     def _fail(self, post: Post, lost: int, heard_s: float) -> list[Reply]:
-        """End a post with the news that a rank is lost."""
+        """Fail a post because a rank is lost."""
         self._heard.add((post.rank, lost))
         self._withdraw(post)
         ranks, op = post.ranks, post.op
@@ -327,7 +326,7 @@ class Conductor:
         return [Reply(post.rank, post.number, b"", failure=OperationFailure(heard_s, (lost,)))]
 
     def _withdraw(self, post: Post) -> None:
-        """Take a post out of what may still be matched."""
+        """Remove a post from those that may still be matched."""
         if post in self._open_recvs:
             self._open_recvs.remove(post)
         elif post.op in ("send", "recv"):
@@ -339,7 +338,7 @@ class Conductor:
             self._posts_with(post).pop(post.rank, None)
 
     def _posts_with(self, post: Post) -> dict[int, Post]:
-        """The posts until now of the collective that a post is part of, by rank."""
+        """Return the posts so far of the collective that a post belongs to, by rank."""
         return next((posts for posts in self._collectives.values() if posts.get(post.rank) is post), {})
 
     # messages
@@ -358,7 +357,8 @@ class Conductor:
         return self._mail[post.group, src, dst, post.tag]
 
     def _deliver(self, send: Post, recv: Post) -> list[Reply]:
-        group = send.group if axis_of(send.group) else ""  # a message is known by its ranks; the group says the axis
+        # a message is identified by its ranks; its group only gives the axis
+        group = send.group if axis_of(send.group) else ""
         operation = Operation("send", (send.rank, recv.rank), len(send.body), group, parts=_parts([send, recv]))
         self._close(operation, [send, recv])
         return [Reply(send.rank, send.number, b""), Reply(recv.rank, recv.number, send.body, send.rank)]
@@ -373,7 +373,7 @@ class Conductor:
         posts[post.rank] = post
         self._open[post.rank, post.number] = post
         if len(posts) < len(post.ranks) or len({_signature(one) for one in posts.values()}) > 1:
-            return []  # calls that do not match get no answer: the ranks wait, and the hang is explained
+            return []  # mismatched calls get no answer: the ranks hang, and the report explains why
         del self._collectives[post.group, sequence]
         ordered = [posts[rank] for rank in post.ranks]
         size_bytes = max(len(one.body) for one in ordered)
@@ -406,7 +406,7 @@ def _signature(post: Post) -> tuple[Any, ...]:
     return post.op, post.dtype, post.peer, size, splits, post.reduction
 
 
-# each function gives what each member gets, in the group's order
+# each function returns what each member receives, in the group's order
 
 
 def _all_reduce(posts: Sequence[Post]) -> list[bytes]:
@@ -476,14 +476,14 @@ def _split(post: Post) -> list[bytes]:
 
 
 def _reduced(bodies: Sequence[bytes], post: Post) -> bytes:
-    """The bodies reduced item by item, in the group's order."""
+    """Reduce the bodies elementwise, in the group's order."""
     import torch
 
     if not bodies[0]:
         return b""
     dtype = getattr(torch, post.dtype)
     num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the ranks keep the cores busy, and threads that wait for a core take three times as long
+    torch.set_num_threads(1)  # the ranks keep the cores busy, so several threads would take three times as long
     try:
         total, *others = (torch.frombuffer(bytearray(body), dtype=dtype) for body in bodies)
         for other in others:

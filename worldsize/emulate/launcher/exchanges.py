@@ -1,4 +1,4 @@
-"""What went over the emulated wire, body by body: the conductor's word, which no rank can forge."""
+"""The messages and collectives of an emulated run with their data, seen by the conductor, so no rank can forge them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Exchange(NamedTuple):
-    """One message (`ranks` are sender and receiver) or collective, with the bytes that each rank put into it.
+    """One message (`ranks` are sender and receiver) or collective, with each rank's input bytes.
 
-    `numbers` count each rank's posts in its program's order; `posted_s` and `done_s` are by rank and in virtual time,
-    the latter infinite where it never ended.
+    `numbers` count each rank's posts in program order; `posted_s` and `done_s` are virtual times by rank, the latter
+    infinite if the operation never ended.
     """
 
     op: str
@@ -33,11 +33,11 @@ class Exchange(NamedTuple):
 
     @property
     def body(self) -> bytes:
-        """What was sent in a message, or by the root of a broadcast or scatter."""
+        """The data of a message, or of the root of a broadcast or scatter."""
         return self.bodies[self.ranks[0] if self.op == "send" or self.root is None else self.root]
 
     def tensor(self, rank: int | None = None) -> torch.Tensor:
-        """What a rank put in, flat; without a rank, `body`."""
+        """Return a rank's input as a flat tensor; without a rank, that of `body`."""
         import torch
 
         body = self.body if rank is None else self.bodies.get(rank, b"")
@@ -46,18 +46,18 @@ class Exchange(NamedTuple):
 
 
 class TooMuchSent(Exception):
-    """More was sent than is kept."""
+    """The ranks sent more data than the run keeps."""
 
 
 class Keeper:
-    """The exchanges of a run, up to a number of bytes."""
+    """A store of a run's exchanges, up to a number of bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._left_bytes = max_bytes
         self._kept: list[tuple[Operation, Sequence[Post]]] = []
 
     def keep(self, operation: Operation, posts: Sequence[Post]) -> None:
-        """Keep an operation that took place.
+        """Store an operation that took place.
 
         Raises:
             TooMuchSent: there is no room for it.
@@ -68,9 +68,9 @@ class Keeper:
         self._kept.append((operation, posts))
 
     def exchanges(self, times: Times) -> list[Exchange]:
-        """All that was kept, in the order in which it was posted in virtual time."""
+        """Return the stored exchanges, ordered by the virtual time at which they were posted."""
         made = [_exchange(operation, posts, times) for operation, posts in self._kept]
-        return sorted(made, key=lambda one: (max(one.posted_s.values()), min(one.ranks)))
+        return sorted(made, key=lambda exchange: (max(exchange.posted_s.values()), min(exchange.ranks)))
 
 
 def _exchange(operation: Operation, posts: Sequence[Post], times: Times) -> Exchange:

@@ -40,20 +40,20 @@ from worldsize.hardware import TRANSFERS, Cluster
 from worldsize.timeline import Event, Timeline
 
 _CHUNK = 1 << 16
-_MOST_KEPT = 16  # messages of the largest size that are kept of a run that is to keep them
-_MOST_HELD = 8  # messages of the largest size that may be under way at a time, to limit memory
-_MOST_PARTS = 64  # that one system call sends
-_MOST_READS = 100  # of what a rank has sent before its end, which may be endless
+_MOST_KEPT = 16  # limit on the kept exchanges, in messages of the largest size
+_MOST_HELD = 8  # limit on the data in transit, in messages of the largest size
+_MOST_PARTS = 64  # buffers per system call
+_MOST_READS = 100  # after a rank's end, because it may have sent any amount
 _MAX_TRANSFER_LANES = 1_000
-_MAX_STEPS = 200_000  # of a rank, which might otherwise send any number
+_MAX_STEPS = 200_000  # per rank, which could otherwise send any number
 
 
 class Lost(Exception):
-    """A rank lost to one of the run's faults, of which the others do not hear."""
+    """A rank was lost to one of the run's faults, and the others do not hear of it."""
 
 
 class TooManySteps(Exception):
-    """A rank that did more than is kept of it."""
+    """A rank reported more steps than a run keeps."""
 
 
 _KINDS = {
@@ -72,12 +72,12 @@ class _RankConnection:
         self.ours.setblocking(False)
         self.inbox = framing.Inbox(max_post_bytes)
         self.outgoing: deque[memoryview] = deque()
-        self.groups: dict[str, tuple[tuple[int, ...], frozenset[int]]] = {}  # their ranks, in order and as a set
+        self.groups: dict[str, tuple[tuple[int, ...], frozenset[int]]] = {}  # group -> its ranks, in order and as a set
         self.open_bytes: dict[int, int] = {}  # posts without an answer
         self.num_steps = self.num_marks = 0
         self.transfer_lanes: set[str] = set()
-        self.num_posts = self.num_calls = 0  # asking for the time is a post but not a call
-        self.lost_number: int | None = None  # of the post in whose place the rank was lost
+        self.num_posts = self.num_calls = 0  # a question for the time counts as a post but not as a call
+        self.lost_number: int | None = None  # of the post at which the rank was lost
         self.is_full = self.was_refused = False
 
 
@@ -85,8 +85,8 @@ class Emulation:
     """The launcher's side of a run on an emulated cluster.
 
     Raises:
-        ValueError: the cluster is not known or has too few GPUs, `allow` names an unknown operation, or `compute` is
-            neither one of flops, measured and none nor a number that is 0 or more.
+        ValueError: the cluster is unknown or has too few GPUs, `allow` names an unknown operation, or `compute` is
+            neither flops, measured or none nor a number, 0 or more.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Emulation:
 
     @property
     def for_ranks(self) -> Emulated:
-        """What every rank's job says of the emulation."""
+        """The description of the emulation in every rank's job."""
         allow = self._conductor.allow
         return Emulated(
             local_world_size=self._cluster.gpus_per_node,
@@ -147,11 +147,11 @@ class Emulation:
 
     @property
     def is_stuck(self) -> bool:
-        """True when nothing can ever move again."""
+        """Whether the run is deadlocked."""
         return self._conductor.is_stuck
 
     def fd_of(self, rank: int) -> int:
-        """The file descriptor of the rank's end of its socket."""
+        """Return the file descriptor of the rank's end of its socket."""
         return self._connections[rank].theirs.fileno()
 
     def listen(
@@ -160,9 +160,10 @@ class Emulation:
         on_fault: Callable[[int, str, str], None],
         on_loss: Callable[[int], None],
     ) -> None:
-        """Serve the ranks from now on; each has its end.
+        """Start to serve the ranks, each of which now has its end of its socket.
 
-        `on_fault` gets a rank that fails here, a kind, a reason; `on_loss` a rank that is lost, as the others hear.
+        `on_fault` is called with a rank that fails here, a kind and a reason; `on_loss` with a lost rank, if others
+        hear it.
         """
         self._selector, self._on_fault, self._on_loss = selector, on_fault, on_loss
         for connection in self._connections:
@@ -172,14 +173,14 @@ class Emulation:
             )
 
     def leave(self, rank: int) -> None:
-        """Note that a rank posts no more; one that has posted what it is lost at has not left but is lost."""
+        """Mark a rank as ended, after handling what it sent last: that may include the post at which it is lost."""
         if self._faults.are_heard:
             self._serve_last(self._connections[rank])
         self._conductor.leave(rank)
         self._decide()
 
     def was_refused(self, rank: int) -> bool:
-        """True where a call of this rank was refused, as far as its messages say that have come."""
+        """Whether this rank has reported that a call was refused."""
         connection = self._connections[rank]
         self._serve_last(connection)
         return connection.was_refused
@@ -194,12 +195,12 @@ class Emulation:
         is_heard = self._selector is not None and connection.ours in self._selector.get_map()
         if not is_heard:
             return False
-        waiting = select.poll()  # select itself refuses files numbered above 1023, of which a notebook may have many
+        waiting = select.poll()  # `select` refuses file descriptors above 1023, which a notebook may have
         waiting.register(connection.ours, select.POLLIN)
         return bool(waiting.poll(0))
 
     def timeline(self) -> Timeline:
-        """The timeline of the run in virtual time; a rank that is lost is so from then on to the end."""
+        """Compute the run's timeline in virtual time, on which lost ranks are marked to the end."""
         replayed = replay(self._conductor.steps, self._conductor.operations, self._prices)
         end_s = replayed.end_s
         lost = [
@@ -209,17 +210,17 @@ class Emulation:
 
     @property
     def warnings(self) -> list[str]:
-        """What a run that is over did not do as was asked: the faults without effect."""
-        num_calls = {one.rank: one.num_calls for one in self._connections}
-        lost = {one.rank for one in self._connections if one.lost_number is not None}
+        """Describe the faults that had no effect on the finished run."""
+        num_calls = {connection.rank: connection.num_calls for connection in self._connections}
+        lost = {connection.rank for connection in self._connections if connection.lost_number is not None}
         return self._faults.without_effect(num_calls, lost)
 
     def exchanges(self) -> list[Exchange]:
-        """What went over the wire, body by body, of a run that was to keep it."""
+        """Return the messages and collectives with their data, if the run kept them."""
         return self._keeper.exchanges(self._times()) if self._keeper else []
 
     def lost_s(self) -> dict[int, float]:
-        """When each rank that is lost was lost, in seconds of virtual time."""
+        """Map each lost rank to the virtual time of its loss."""
         lost = {one.rank: one.lost_number for one in self._connections if one.lost_number is not None}
         if not lost:
             return {}
@@ -233,7 +234,7 @@ class Emulation:
         return pricing.price(op, size_bytes, ranks, self._faults.cluster_of(ranks))
 
     def _decide(self) -> None:
-        """Answer what depends on virtual time, once nothing else can move."""
+        """Decide what depends on virtual time, once nothing else can move."""
         conductor = self._conductor
         if conductor.has_timed_waits:
             for reply in conductor.end_waits_within(self._bound.of(conductor.steps, conductor.operations)):
@@ -242,7 +243,7 @@ class Emulation:
             self._is_hurrying = True
             for connection in self._connections:
                 self._send(connection, Hurry())
-        while conductor.depends_on_time and conductor.is_still:  # the answer may be to what no rank waits for
+        while conductor.depends_on_time and conductor.is_still:  # an answer may be one for which no rank waits
             replies = conductor.decide(self._times())
             if not replies:
                 return
@@ -250,7 +251,7 @@ class Emulation:
                 self._answer(reply)
 
     def send_answers(self) -> None:
-        """Send the answers to what has been read: together, so that a rank is woken once for several."""
+        """Send the pending answers together, so that a rank is woken once for several."""
         unsent, self._unsent = self._unsent, {}
         for connection in unsent.values():
             self._write(connection)
@@ -260,7 +261,7 @@ class Emulation:
         assert self._selector
         connection.is_full = is_full
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if is_full else 0)
-        with contextlib.suppress(KeyError):  # the rank is no longer listened to
+        with contextlib.suppress(KeyError):  # it is already unregistered
             self._selector.modify(connection.ours, events, lambda: self._serve(connection))
 
     def _serve(self, connection: _RankConnection) -> None:
@@ -282,9 +283,9 @@ class Emulation:
             for header, body in connection.inbox.feed(data):
                 if connection.lost_number is None:
                     self._take(connection, read_from_rank(header), body)
-            self._decide()  # after all of them: it may take a second, and the launcher watches the time in between
-        except Exception as error:  # a rank may post anything, and that must not bring down the launcher
-            with contextlib.suppress(KeyError):  # a lost rank is listened to no more
+            self._decide()  # after all messages: it may take a second, and the launcher checks its deadline in between
+        except Exception as error:  # whatever a rank posts, the launcher must go on
+            with contextlib.suppress(KeyError):  # a lost rank is already unregistered
                 self._selector.unregister(connection.ours)
             self._on_fault(connection.rank, _KINDS.get(type(error), "broken message"), str(error))
 
@@ -357,7 +358,7 @@ class Emulation:
         self._held_bytes += len(sent)
         if self._held_bytes > self._max_held_bytes:
             raise ValueError(f"more than {self._max_held_bytes} bytes were sent that no rank has received")
-        # what moves data is not left to the rank to report
+        # recorded here, because a rank's own report could be false
         self._conductor.note(connection.rank, [Step(POST, number, lane=lane)])
 
     def _with_faults(self, connection: _RankConnection, post: Post) -> bytes:
@@ -376,7 +377,7 @@ class Emulation:
         elif step.kind in TRANSFERS:
             self._cluster.transfer_route(connection.rank, step.kind)
             connection.transfer_lanes.add(step.lane)
-            if len(connection.transfer_lanes) > _MAX_TRANSFER_LANES:  # each may have one under way
+            if len(connection.transfer_lanes) > _MAX_TRANSFER_LANES:  # each may have a transfer in progress
                 raise ValueError(f"one rank has transfers on more than {_MAX_TRANSFER_LANES:,} lanes")
         duration_s = self._faults.slowed_s(connection.rank, step.duration_s, step.lane)
         return step if duration_s == step.duration_s else step._replace(duration_s=duration_s)
@@ -390,7 +391,8 @@ class Emulation:
 
     def _send(self, connection: _RankConnection, answer: FromConductor, body: bytes = b"") -> None:
         for part in filter(None, (framing.pack_header(answer.to_bytes(), len(body)), body)):
-            connection.outgoing.append(memoryview(part))  # a body goes to all ranks of a collective without a copy
+            # without a copy, since all ranks of a collective may receive this body
+            connection.outgoing.append(memoryview(part))
             self._held_bytes += len(part)
         self._unsent[connection.rank] = connection
 
@@ -401,7 +403,7 @@ class Emulation:
             except BlockingIOError:
                 self._watch(connection, is_full=True)
                 return
-            except OSError:  # the rank is gone, which the forkserver reports
+            except OSError:  # the rank has ended, as the forkserver reports
                 self._held_bytes -= sum(map(len, connection.outgoing))
                 connection.outgoing.clear()
                 return
@@ -421,7 +423,7 @@ class Emulation:
 
 
 def _missing_transfers(cluster: Cluster) -> dict[str, str]:
-    """The transfers for which the cluster lacks something, with what it lacks."""
+    """Map each transfer that the cluster cannot carry out to the reason."""
     missing: dict[str, str] = {}
     for transfer in TRANSFERS:
         try:
@@ -435,7 +437,7 @@ def _post_of(connection: _RankConnection, posted: Posted, body: bytes, world_siz
     """The post of a message.
 
     Raises:
-        ValueError: it cannot be; our own backend would not send it.
+        ValueError: it is invalid; our own backend would not have sent it.
     """
     if posted.ranks is not None:
         connection.groups[posted.group] = posted.ranks, _members(posted.ranks, connection.rank, world_size)
@@ -463,7 +465,7 @@ def _post_of(connection: _RankConnection, posted: Posted, body: bytes, world_siz
 
 
 def _members(ranks: tuple[int, ...], rank: int, world_size: int) -> frozenset[int]:
-    """The ranks of a group as a set; none where no group of this rank can be like that."""
+    """Return the ranks of a group as a set; empty if this rank cannot be in such a group."""
     members = frozenset(ranks)
     is_known = members <= set(range(world_size)) and len(members) == len(ranks)
     return members if is_known and rank in members else frozenset()

@@ -1,23 +1,22 @@
-"""Virtual time: when everything in a record would have happened on a cluster. No threads, no randomness, no real clock.
+"""Virtual time: when everything in a record would have happened on a cluster. No threads, randomness or real clock.
 
-A rank's own work takes the time that it was given. Each of its lanes has a clock of its own and goes through its steps
-in order; one that joins another's mark goes on no earlier than the mark was reached.
+A rank's own work takes its recorded duration. Each of a rank's lanes has its own clock and executes its steps in
+order; a lane that joins another lane's mark goes on no earlier than that lane reached the mark.
 
-A message starts when both ends have posted it and the one before it from the same sender to the same receiver has
-arrived; it takes the latency of its route, and then its bytes flow at the rate that others leave them on the route's
-shared hops (max-min fair).
+A message starts when both ends have posted it and the previous one from the same sender to the same receiver has
+arrived; it takes the latency of its route, and then its bytes flow at their max-min fair rate on the route's shared
+hops.
 
 A transfer between a GPU, its host and storage is a step of a lane: it takes the latency of its route, and then its
-bytes flow like a message's, among all others. The lane goes on when they are through.
+bytes flow like a message's. The lane goes on when they have arrived.
 
-With Gloo a message is a rendezvous (pair.cc): the receiver's word that it is ready takes half of the latency, goes out
-behind the bytes that were in line to the same peer before it, and lets the sender's bytes go, behind those before them.
-The sender is done when they have left, the receiver half a latency later.
+With Gloo a message is a rendezvous (pair.cc): the receiver's ready notice takes half of the latency and queues behind
+bytes already bound for the same peer; the sender's bytes then follow, also queued behind earlier ones. The sender is
+done when they have left, the receiver half a latency later.
 
 A group's collectives start in the order in which its ranks call them, each when its last member has posted it and the
-one before it is done, or has only delays left and the library lets the two overlap; it takes the time of its price.
-
-What a lost rank takes part in fails at a time that the record has.
+previous one is done, or has only delays left and the library lets the two overlap; its duration is its price.
+Operations with a lost rank fail at a time given in the record.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from worldsize.event import COMMUNICATION, WAIT
 from worldsize.hardware import TRANSFERS, Hop, Route
 from worldsize.timeline import Event, Timeline
 
-_MOST_AT_ONCE = 2  # collectives of a group that share their delays: Gloo's threads
-_ALMOST = 1e-12  # relative difference that rounding can make
+_MOST_AT_ONCE = 2  # collectives of a group whose delays overlap: the number of Gloo's threads
+_ALMOST = 1e-12  # relative rounding error
 
 
 class CollectiveCost(Protocol):
@@ -54,7 +53,7 @@ class CollectiveCost(Protocol):
 
 
 class Unanswered(ValueError):
-    """Ranks that waited for something that never happened; `posts` has by rank the number of a post they wait for."""
+    """Some ranks waited for operations that never happened; `posts` maps each to the number of an awaited post."""
 
     def __init__(self, ranks: Sequence[int], posts: Mapping[int, int] = MappingProxyType({})) -> None:
         super().__init__(f"ranks {list(ranks)} wait for something that never happened")
@@ -81,7 +80,7 @@ class ClusterPrices:
 
 @dataclass(eq=False)  # compared by identity, as a key of dicts
 class _Running:
-    """One operation, from its first post to its end."""
+    """One operation from its first post to its end."""
 
     operation: Operation
     stream: _Stream
@@ -98,16 +97,16 @@ class _Running:
         return self.operation.op == "send"
 
     def done_s(self, rank: int) -> float | None:
-        """When a rank's part is done, as far as that is known."""
+        """Return when a rank's part is done, if that is known yet."""
         return self.left_s if self.is_message and rank == self.operation.ranks[0] else self.end_s
 
     @property
     def is_posted(self) -> bool:
-        """True when all who take part have posted it."""
+        """Whether all participants have posted it."""
         return len(self.ready_s) == len(self.operation.parts)
 
     def sent_bytes(self, rank: int) -> float:
-        """The bytes that a rank puts on the wire for it."""
+        """Return the bytes that a rank sends for it."""
         one = self.operation
         if self.cost is None:
             return one.size_bytes if rank == one.ranks[0] else 0.0
@@ -118,16 +117,17 @@ class _Running:
 
 @dataclass
 class _Stream:
-    """Operations that run one after the other: the collectives of a group, the messages of one rank to another."""
+    """Operations that run one after the other: a group's collectives, or one rank's messages to another."""
 
-    queue: deque[_Running] = field(default_factory=deque)  # not yet started: collectives as called, messages as posted
-    busy: _Running | None = None  # the one that the next must wait for
+    # not started yet: collectives in order of calls, messages in order of posts
+    queue: deque[_Running] = field(default_factory=deque)
+    busy: _Running | None = None  # the operation for which the next must wait
     num_under_way: int = 0
-    words: list[_Word] = field(default_factory=list["_Word"])  # behind the bytes of `busy`
+    words: list[_Word] = field(default_factory=list["_Word"])  # ready notices queued behind the bytes of `busy`
 
 
 class _Word(NamedTuple):
-    """A receiver's word that it is ready for a message: when it was given, and its place among all posts."""
+    """A receiver's notice that it is ready for a message: when it was given, and its position among all posts."""
 
     message: _Running
     given_s: float
@@ -136,7 +136,7 @@ class _Word(NamedTuple):
 
 @dataclass(eq=False)  # compared by identity, as a key of dicts
 class _Flow:
-    """The bytes of a message, or of the transfer that a lane has come to, on their way."""
+    """The bytes in transit of a message, or of a lane's current transfer."""
 
     of: _Running | _Lane
     hops: Sequence[Hop]
@@ -146,7 +146,7 @@ class _Flow:
 
 @dataclass(eq=False)
 class _Lane:
-    """One lane of a rank, and how far it has come."""
+    """One lane of a rank, and its progress."""
 
     rank: int
     name: str
@@ -156,7 +156,7 @@ class _Lane:
     reason: _Running | None = None  # the operation whose end set the clock
 
 
-# what is due: the moments that are known ahead
+# scheduled events
 
 
 class _Starts(NamedTuple):
@@ -166,7 +166,7 @@ class _Starts(NamedTuple):
 
 
 class _BeginsToFlow(NamedTuple):
-    """The first byte of a message gets onto its way."""
+    """The first byte of a message enters its route."""
 
     message: _Running
 
@@ -178,7 +178,7 @@ class _MakesRoom(NamedTuple):
 
 
 class _GivesWord(NamedTuple):
-    """A receiver gives its word that it is ready for a message."""
+    """A receiver becomes ready for a message."""
 
     message: _Running
 
@@ -190,7 +190,7 @@ class _Ends(NamedTuple):
 
 
 class _StartsTransfer(NamedTuple):
-    """The first byte of the transfer that a lane has come to gets onto its way."""
+    """The first byte of a lane's current transfer enters its route."""
 
     lane: _Lane
 
@@ -200,7 +200,7 @@ _Due = _Starts | _BeginsToFlow | _MakesRoom | _GivesWord | _Ends | _StartsTransf
 
 @dataclass
 class _Mark:
-    """A mark of a rank: when it was reached and why then, or what waits for it."""
+    """A mark of a rank: when it was reached and because of what, or the lanes that wait for it."""
 
     time_s: float | None = None
     reason: _Running | None = None
@@ -239,9 +239,9 @@ def replay_of(steps: Mapping[int, Sequence[Step]], operations: Sequence[Operatio
 
 
 class Times(NamedTuple):
-    """The virtual times, in seconds, at which a rank posts its `number`-th post and at which that is done.
+    """The virtual times, in seconds, at which a rank makes its `number`-th post and at which that is done.
 
-    Infinity stands for what never happens in the record.
+    Infinity stands for events that never happen in the record.
     """
 
     posted_s: Callable[[int, int], float]
@@ -274,8 +274,8 @@ class _Replay:
                 one.stream.queue.append(one)
         self._of_post = {place: one for one in running for place in one.operation.parts.items()}
         self._transfer_route = lru_cache(maxsize=None)(prices.transfer_route)
-        self._due: list[tuple[float, int, _Due]] = []  # with the time and the place among all
-        self._flowing: dict[_Flow, None] = {}  # in the order in which they began
+        self._due: list[tuple[float, int, _Due]] = []  # time, position among all events, event
+        self._flowing: dict[_Flow, None] = {}  # in order of their start
         self._now_s = 0.0
         self._count = 0
 
@@ -286,29 +286,29 @@ class _Replay:
             self._next()
 
     def posted_s(self, rank: int, number: int) -> float:
-        """When a rank posts its part in an operation."""
+        """Return when a rank makes a post."""
         return self._posted_s.get((rank, number), math.inf)
 
     def done_s(self, rank: int, number: int) -> float:
-        """When that part is done."""
-        one = self._of_post.get((rank, number))
-        done_s = None if one is None else one.done_s(rank)
+        """Return when that post's operation is done for the rank."""
+        running = self._of_post.get((rank, number))
+        done_s = None if running is None else running.done_s(rank)
         return math.inf if done_s is None else done_s
 
     def marks_s(self) -> dict[tuple[int, int], float]:
-        """When each rank reached its marks."""
-        return {place: mark.time_s for place, mark in self._marks.items() if mark.time_s is not None}
+        """Map each (rank, number of its mark) to when the mark was reached."""
+        return {key: mark.time_s for key, mark in self._marks.items() if mark.time_s is not None}
 
     # a lane
 
     def _advance(self, lane: _Lane) -> None:
-        """Take a lane, and those that waited for its marks, as far as they come."""
+        """Advance a lane, and those that waited for its marks, as far as possible."""
         ready = [lane]
-        while ready:  # no recursion: a rank may report any number of lanes
+        while ready:  # not recursive: a rank may report any number of lanes
             ready += self._go_on(ready.pop())
 
     def _go_on(self, lane: _Lane) -> list[_Lane]:
-        """The lanes that waited for this one, after it has come as far as the times are known that it must wait for."""
+        """Advance a lane until it must wait for a time not yet known; return the lanes that its marks unblock."""
         let_go: list[_Lane] = []
         while lane.place < len(lane.steps):
             step = lane.steps[lane.place]
@@ -340,7 +340,7 @@ class _Replay:
             one.left_s = one.end_s = one.operation.failed_s
             return
         if self._is_rendezvous and one.is_message and rank == one.operation.ranks[1]:
-            self._push(lane.clock_s, _GivesWord(one))  # what goes out before it is not known earlier
+            self._push(lane.clock_s, _GivesWord(one))  # only then is it known what is queued before it
             return
         self._count += 1
         one.place = self._count
@@ -354,7 +354,7 @@ class _Replay:
             self._admit(one.stream)
 
     def _wait(self, lane: _Lane, number: int) -> bool:
-        """True when the lane goes on: the end of what it waits for is known."""
+        """Wait for a post; return whether the lane goes on, because the end of the operation is known."""
         one = self._of_post.get((lane.rank, number))
         if one is None:
             return False
@@ -366,13 +366,13 @@ class _Replay:
         return True
 
     def _reach(self, lane: _Lane, number: int) -> list[_Lane]:
-        """The lanes that waited for this mark."""
+        """Reach a mark; return the lanes that waited for it."""
         mark = self._marks[lane.rank, number]
         mark.time_s, mark.reason = lane.clock_s, lane.reason
         return mark.blocked
 
     def _join(self, lane: _Lane, number: int) -> bool:
-        """True when the lane goes on: the time of the mark is known."""
+        """Join a mark; return whether the lane goes on, because the time of the mark is known."""
         mark = self._marks[lane.rank, number]
         if mark.time_s is None:
             mark.blocked.append(lane)
@@ -381,7 +381,7 @@ class _Replay:
         return True
 
     def _hold(self, lane: _Lane, until_s: float, reason: _Running | None) -> None:
-        """Let a lane go on no earlier than this; what the main lane waits for is on the timeline."""
+        """Move a lane's clock to `until_s` at the earliest; show the main lane's wait on the timeline."""
         if until_s <= lane.clock_s:
             return
         if lane.name == MAIN:
@@ -391,7 +391,7 @@ class _Replay:
     # an operation
 
     def _admit(self, stream: _Stream) -> None:
-        """Start the next operation of a stream, if it is posted and the one before it has made room."""
+        """Start a stream's next operation if it is posted and the previous one allows it."""
         is_next = stream.queue and stream.queue[0].is_posted
         if is_next and stream.busy is None and stream.num_under_way < _MOST_AT_ONCE:
             stream.busy = one = stream.queue.popleft()
@@ -403,7 +403,7 @@ class _Replay:
         heapq.heappush(self._due, (time_s, self._count, due))
 
     def _next(self) -> None:
-        """Advance to the next start or end of anything."""
+        """Advance to the next event."""
         through_s, through = self._first_through()
         time_s = min(through_s, self._due[0][0] if self._due else through_s)
         self._flow(time_s)
@@ -433,7 +433,7 @@ class _Replay:
         self._share()
 
     def _take_through(self, through: Sequence[_Flow]) -> list[_Running | _Lane]:
-        """What ends now that these flows are through; a message of a rendezvous ends half a latency later."""
+        """Finish flows; return what ends with them (a rendezvous message ends half a latency later)."""
         ended: list[_Running | _Lane] = []
         for flow in through:
             del self._flowing[flow]
@@ -466,7 +466,7 @@ class _Replay:
             self._let_go(one)
 
     def _let_go(self, one: _Running) -> None:
-        """Make room for what waits behind the bytes of a message of a rendezvous, all of which have left."""
+        """Release what is queued behind a rendezvous message whose bytes have all left."""
         one.left_s = self._now_s
         self._push(one.left_s + self._route(*one.operation.ranks).latency_s / 2, _Ends(one))
         one.stream.num_under_way -= 1
@@ -490,14 +490,14 @@ class _Replay:
         self._go_on_after(one)
 
     def _go_on_after(self, one: _Running) -> None:
-        """Let the lanes go on whose ranks are done with an operation."""
+        """Advance the lanes whose ranks are done with an operation."""
         done = [lane for lane in one.blocked if one.done_s(lane.rank) is not None]
         one.blocked = [lane for lane in one.blocked if one.done_s(lane.rank) is None]
         for lane in done:
             self._advance(lane)
 
     def _send_word(self, word: _Word) -> None:
-        """Report to a sender that its receiver is ready, behind the bytes that were in line to it before."""
+        """Notify a sender that its receiver is ready, after the bytes queued to it before."""
         src, dst = word.message.operation.ranks
         opposite = self._streams[dst, src]
         way_s = self._route(src, dst).latency_s / 2
@@ -532,9 +532,8 @@ class _Replay:
         self._advance(lane)
 
     # bytes
-
     def _first_through(self) -> tuple[float, list[_Flow]]:
-        """When the next flows arrive in full, and which ones they are."""
+        """Return when the next flows arrive in full, and which flows they are."""
         first_s, through = float("inf"), list[_Flow]()
         for one in self._flowing:
             at_s = self._now_s + one.left_bytes / one.bytes_per_s
@@ -550,7 +549,7 @@ class _Replay:
         self._now_s = time_s
 
     def _share(self) -> None:
-        """Give every flow its max-min fair rate; the tightest hops are shared out first."""
+        """Give every flow its max-min fair rate, starting with the most congested hops."""
         users: dict[Hop, dict[_Flow, None]] = defaultdict(dict)
         for one in self._flowing:
             for hop in one.hops:
@@ -569,13 +568,13 @@ class _Replay:
 
 
 def _in_line_s(message: _Running, way_s: float) -> float:
-    """When a message's bytes are handed to the connection: it is sent by then, and its receiver's word is there."""
+    """Return when a message's bytes are queued: it has been sent, and the receiver's notice has arrived."""
     src, dst = message.operation.ranks
     return max(message.ready_s[src], message.ready_s[dst] + way_s)
 
 
 def _lanes(rank: int, steps: Sequence[Step]) -> list[_Lane]:
-    """The lanes of a rank, the main one first."""
+    """Split a rank's steps into its lanes, the main one first."""
     lanes = {MAIN: _Lane(rank, MAIN)}
     for step in steps:
         if step.lane not in lanes:
@@ -590,7 +589,7 @@ def _work(lane: _Lane, step: Step, end_s: float) -> Event:
 
 
 def _event(rank: int, kind: str, start_s: float, end_s: float, one: _Running) -> Event:
-    """A rank's part in an operation, or its wait for one."""
+    """Make the event of a rank's part in an operation, or of its wait for one."""
     operation = one.operation
     name = "recv" if one.is_message and rank == operation.ranks[1] else operation.op
     sent_bytes = one.sent_bytes(rank) if kind == COMMUNICATION else 0.0

@@ -1,1 +1,1 @@
-"""What launcher and ranks have in common: the record of a run, and messages as they travel between them."""
+"""The protocol between launcher and ranks: the record of a run, and the messages."""

@@ -1,8 +1,7 @@
 """Every message between a rank of an emulated cluster and the conductor, each with the parser that its receiver uses.
 
-What comes from a rank may be forged or malformed: it is read in full here, or refused. Between rank and conductor a
-message is a binary header, with little-endian numbers in fixed places; texts are JSON lists, which repeat and are read
-once.
+A rank's messages may be forged or malformed: they are validated in full here, or refused. A message is a binary
+header with little-endian numbers at fixed offsets; texts are JSON lists, which repeat and so are parsed once.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ from worldsize.emulate.protocol.record import COMPUTE, JOIN, KINDS, MAIN, MARK, 
 from worldsize.hardware import TRANSFERS, Gpu
 from worldsize.message import Finite
 
-_MAX_STEP_S = 1e9  # a rank might otherwise report work of any length
+_MAX_STEP_S = 1e9  # otherwise a rank could report work of any length
 MAX_TRANSFER_BYTES = 1 << 50
-_MAX_LABEL, _MAX_NAME = 80, 200  # a label is cut, a name is refused: two that are cut may be one
-_MAX_TEXT_BYTES = 1 << 14  # more than five such names take
-# what moves data is recorded by the conductor: it is not left to the rank to report
+# a long label is truncated; a long name is refused, because truncated names may collide
+_MAX_LABEL, _MAX_NAME = 80, 200
+_MAX_TEXT_BYTES = 1 << 14  # more than five names of this length take
+# the conductor records what moves data itself, because a rank's report could be false
 _KINDS: Mapping[int, str] = dict(enumerate((COMPUTE, WAIT, MARK, JOIN, *TRANSFERS)))
 _CODES = {kind: code for code, kind in _KINDS.items()}
 _NAMES = ("op", "group", "dtype", "reduction", "lane")  # of a post
@@ -42,7 +42,7 @@ _NONE = -1  # in place of a rank
 
 @dataclass(frozen=True)
 class Compute:
-    """How a rank's own work is priced: on its GPU, or by measured time, which `scale` multiplies."""
+    """How a rank's own work is priced: on its GPU, or as measured time multiplied by `scale`."""
 
     kind: str
     scale: Finite
@@ -55,22 +55,23 @@ class Compute:
 
 @dataclass(frozen=True)
 class Emulated:
-    """What a rank knows of its emulated cluster."""
+    """A rank's view of its emulated cluster."""
 
     local_world_size: int
     compute: Compute
     allow: list[str] | None  # the operations that may be used; None for all
-    missing: Mapping[str, str] = field(default_factory=dict[str, str])  # transfers that cannot be, and why
+    # transfers that the cluster cannot carry out, and why
+    missing: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-# rank to conductor; each brings what the rank did since its last message
+# rank to conductor; each includes the rank's steps since its last message
 
 
 @dataclass(slots=True)
 class Posted:
-    """The rank's part in an operation; the body is its data. `number` counts the rank's parts, from 1.
+    """The rank's part in an operation; the body is its data. `number` counts the rank's parts from 1.
 
-    A group's `ranks` come with the first message that names it.
+    `ranks` are included in the first message that names their group.
     """
 
     number: int
@@ -139,7 +140,7 @@ class Posted:
 
 @dataclass(slots=True)
 class Blocked:
-    """The rank can do nothing until one of these parts of its has an answer, or, if limited, some time is over."""
+    """The rank is blocked until one of these parts has an answer or, if `is_limited`, a wait times out."""
 
     numbers: tuple[int, ...]
     is_limited: bool = False
@@ -165,9 +166,9 @@ class Blocked:
 
 @dataclass(slots=True)
 class Awaited:
-    """The rank waits for its part `awaited`, no longer than `timeout_s` of virtual time; `number` counts on.
+    """The rank waits for its part `awaited`, for at most `timeout_s` of virtual time.
 
-    It is a part of its own, with an answer of its own.
+    The wait counts as a part with its own `number` and its own answer.
     """
 
     number: int
@@ -200,7 +201,7 @@ class Awaited:
 
 @dataclass(slots=True)
 class _Bare:
-    """A message with no more than what the rank did."""
+    """A message that holds only the rank's steps."""
 
     code: ClassVar[int]
     steps: list[Step] = field(default_factory=list[Step])
@@ -228,7 +229,7 @@ class Left(_Bare):
 
 
 class Refused(_Bare):
-    """The rank called an operation that may not be used, and the call was refused there."""
+    """The rank called an operation that is not allowed, and refused the call itself."""
 
     __slots__ = ()
     code = _WAS_REFUSED
@@ -245,7 +246,7 @@ _FROM_RANK: Mapping[int, Any] = {
 
 
 def read_from_rank(header: bytes) -> FromRank:
-    """The message of a rank.
+    """Read a message of a rank.
 
     Raises:
         ValueError: it is another message, or malformed.
@@ -258,7 +259,7 @@ def read_from_rank(header: bytes) -> FromRank:
 
 @dataclass(slots=True)
 class Hurry:
-    """Something depends on virtual time: report at once what the rank is blocked by."""
+    """A decision depends on virtual time: report at once what blocks the rank."""
 
     def to_bytes(self) -> bytes:
         """The message as a header."""
@@ -321,7 +322,7 @@ _FROM_CONDUCTOR: Mapping[int, Any] = {_IS_ANSWER: OperationResult, _IS_HURRY: Hu
 
 
 def read_from_conductor(header: bytes) -> FromConductor:
-    """The message of the conductor.
+    """Read a message of the conductor.
 
     Raises:
         ValueError: it is another message, or malformed.
@@ -364,7 +365,7 @@ def _packed_steps(steps: Sequence[Step]) -> bytes:
 
 
 def _steps(header: bytes, start: int, count: int) -> list[Step]:
-    """The steps that fill the rest of a header."""
+    """Parse the steps that fill the rest of a header."""
     found: list[Step] = []
     for _ in range(count):
         if start + _STEP.size > len(header):
@@ -394,7 +395,7 @@ def _packed_labels(name: str, work: str, lane: str) -> bytes:
 
 
 def _labels(packed: bytes) -> tuple[str, str, str]:
-    """The name of a step, the kind of its work, and its lane."""
+    """Parse the name of a step, the kind of its work, and its lane."""
     if len(packed) > _MAX_TEXT_BYTES:
         raise ValueError(f"the name of a lane has more than {_MAX_NAME} characters, or is not text")
     return _read_labels(packed)
@@ -414,7 +415,7 @@ def _packed_names(*names: str) -> bytes:
 
 
 def _names(packed: bytes) -> Sequence[str]:
-    """The names of a post."""
+    """Parse the names of a post."""
     if len(packed) > _MAX_TEXT_BYTES:
         raise ValueError(f"a name has more than {_MAX_NAME} characters")
     return _read_names(packed)

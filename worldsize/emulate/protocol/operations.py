@@ -1,4 +1,4 @@
-"""The operations of an emulated cluster by name, and the refusal of those that a run does not allow."""
+"""The operations of an emulated cluster, and the refusal of those that a run does not allow."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ COLLECTIVES = (
 )
 OPERATIONS = frozenset({"send", "recv", *COLLECTIVES})
 ASK = "ask the time"  # what a rank posts to learn its virtual time, which every run allows
-OF_BITS = ("BAND", "BOR", "BXOR")  # reductions of integers alone
+OF_BITS = ("BAND", "BOR", "BXOR")  # reductions for integers only
 REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", *OF_BITS)
 
 
 class Forbidden(RuntimeError):
-    """A call that this run does not allow."""
+    """The program made a call that this run does not allow."""
 
 
 def refuse_unknown(allow: Iterable[str]) -> None:
-    """Raise ValueError unless there are such operations.
+    """Raise ValueError if a name is not an operation.
 
     Raises:
-        ValueError: there is no operation of one of the names.
+        ValueError: a name is not an operation.
     """
     if unknown := sorted(set(allow) - OPERATIONS):
         raise ValueError(f"there is no operation {', '.join(unknown)}; known are {', '.join(sorted(OPERATIONS))}")
 
 
 def refusal(op: str, allow: Iterable[str]) -> str:
-    """The message for a call that is not allowed."""
+    """Write the message for a call that is not allowed."""
     return f"{op} is not allowed here: this run is to be built from {', '.join(sorted(allow))} alone"

@@ -1,6 +1,6 @@
-"""The record of an emulated run: what each rank did, in its own order, and the operations that took place.
+"""The record of an emulated run: each rank's steps in order, and the operations that took place.
 
-The kinds of its steps are those below and `worldsize.hardware.TRANSFERS`.
+The kinds of steps are those below and `worldsize.hardware.TRANSFERS`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ MAIN = ""  # the lane of a rank's main thread and default stream
 
 
 class Step(NamedTuple):
-    """One step of a rank: it worked for `duration_s`, posted its `number`-th post, or waited for that post.
+    """One step of a rank: it worked for `duration_s`, made its `number`-th post, or waited for that post.
 
-    At a timeout it waited for that post for `duration_s`, in vain. In a transfer, `number` bytes go between its GPU,
+    A timeout is a wait for that post that failed after `duration_s`. A transfer moves `number` bytes between the GPU,
     its host and storage, and its lane waits for them.
 
-    `name` and `work` are the name and kind of the work, from the innermost `worldsize.span`. Steps on one `lane` follow
-    each other, those on different lanes do not wait for each other: a lane sets its `number`-th mark, and another that
-    joins this mark goes on no earlier. A mark comes before those that join it.
+    `name` and `work` are the name and kind of the work, from the innermost `worldsize.span`. Steps on one `lane` run in
+    order; those on different lanes run concurrently, except that a lane which joins the rank's `number`-th mark goes on
+    no earlier than the lane that set it. A mark precedes its joins in the record.
     """
 
     kind: str
@@ -35,10 +35,10 @@ class Step(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One message (`ranks` are sender and receiver) or one collective of a group, with the posts that make it up.
+    """One message (`ranks` are sender and receiver) or one collective of a group, with the posts that it consists of.
 
-    An operation that a lost rank takes part in never happens: each other rank's part is an operation of its own, which
-    has failed when that rank has heard of the loss at `failed_s`, and at once where it was posted later.
+    With a lost rank, each other rank's part is an operation of its own, which fails when that rank hears of the loss at
+    `failed_s`, or immediately if it is posted later.
     """
 
     op: str

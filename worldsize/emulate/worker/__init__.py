@@ -1,1 +1,1 @@
-"""What runs in a rank's process."""
+"""The code that runs in a rank's process."""

@@ -1,6 +1,6 @@
-"""A rank's side of the emulated cluster: a process group whose every call goes to the conductor."""
+"""A rank's side of the emulated cluster: a process group that sends every call to the conductor."""
 
-# the names of these parameters differ between versions of torch, which passes them by position
+# parameter names differ between versions of torch, which passes the arguments by position
 # pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from worldsize.emulate.worker.works import Work, lead_collected_futures, seconds
 from worldsize.memory.meter import note_communication
 
 BACKEND = "emulated"
-_OF_MESH = "mesh_"  # how torch begins its description of the groups along a mesh
-_client: Any = None  # a `Client`, or what stands in for one
+_OF_MESH = "mesh_"  # prefix of torch's description of a group along a mesh dimension
+_client: Any = None  # a `Client`, or a stand-in for one
 
 
 class EmulatedGroup(dist.ProcessGroup):
@@ -40,26 +40,26 @@ class EmulatedGroup(dist.ProcessGroup):
         self.ranks = tuple(map(operator.index, ranks))
         super().__init__(self.ranks.index(client.rank), len(ranks))  # pyright: ignore[reportCallIssue]
         self._client, self._name, self._timeout_s = client, name, timeout_s
-        self._unique_name = wire_name or name  # torch's names come again after the groups are destroyed
+        self._unique_name = wire_name or name  # torch reuses names after groups are destroyed
 
     def getBackendName(self) -> str:
-        """The backend's name, as torch shows it."""
+        """Return the backend's name, as torch shows it."""
         return BACKEND
 
     @property
     def group_name(self) -> str:
-        """The name under which torch knows the group."""
+        """Torch's name for the group."""
         return self._name
 
     @functools.cached_property
     def _wire_name(self) -> str:
-        """The conductor's name for the group, and the timeline's: of a group along a mesh, the axis comes first."""
+        """The group's name for the conductor and the timeline; of a mesh, it begins with the dimension's."""
         axis = self.group_desc.removeprefix(_OF_MESH)
         return f"{axis} {self._unique_name}" if self.group_desc.startswith(_OF_MESH) else self._unique_name
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """The devices whose tensors the group takes, as torch asks for them before it saves a checkpoint."""
+        """The devices whose tensors the group accepts; torch asks for them before it saves a checkpoint."""
         return [torch.device("cpu")]
 
     def _get_backend(self, _device: torch.device) -> EmulatedGroup:
@@ -138,11 +138,11 @@ class EmulatedGroup(dist.ProcessGroup):
         )
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        """Give every rank the tensors of all."""
+        """Gather all ranks' tensors on every rank."""
         return self._post("all_gather", inputs, outputs[0], result=outputs)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
-        """Gather the tensors of all into one tensor."""
+        """Gather all ranks' tensors into one tensor."""
         return self._post("all_gather", [tensor], [output])
 
     _allgather_base = all_gather_single
@@ -150,14 +150,14 @@ class EmulatedGroup(dist.ProcessGroup):
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
-        """Gather several tensors, each into one, one after the other."""
+        """Gather several tensors, one after the other, each into one output."""
         return _last_of(self.all_gather_single, outputs, inputs, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
         """Reduce, and give every rank its part."""
-        splits = [one.numel() for one in inputs[0]]
+        splits = [tensor.numel() for tensor in inputs[0]]
         name = _name_of(opts.reduceOp if opts else None)
         return self._post("reduce_scatter", inputs[0], outputs, splits=splits, reduction=name)
 
@@ -181,18 +181,18 @@ class EmulatedGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
-        """Give the root the tensors of all."""
+        """Gather all ranks' tensors on the root."""
         return self._post("gather", inputs, outputs[0] if outputs else [], peer=self._global(opts.rootRank))
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
         """Give every rank one of the root's tensors."""
         mine = inputs[0] if inputs else []
-        splits = [one.numel() for one in mine]
+        splits = [tensor.numel() for tensor in mine]
         return self._post("scatter", mine, outputs, peer=self._global(opts.rootRank), splits=splits)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         """Send one tensor to each rank, and receive one from each."""
-        return self._post("all_to_all", inputs, outputs, splits=[one.numel() for one in inputs])
+        return self._post("all_to_all", inputs, outputs, splits=[tensor.numel() for tensor in inputs])
 
     def all_to_all_single(
         self,
@@ -217,7 +217,7 @@ class EmulatedGroup(dist.ProcessGroup):
 
 
 def client() -> Client | None:
-    """This rank's client; None off an emulated cluster."""
+    """Return this rank's client; None outside an emulated cluster."""
     return _client
 
 
@@ -231,7 +231,7 @@ def join(
     missing: Mapping[str, str],
     observer: Observer,
 ) -> Client:
-    """The client of this rank, which has joined a default process group on the emulated cluster."""
+    """Join a default process group on the emulated cluster, and return this rank's client."""
     client = Client(sock, rank, world_size, allow, meter_of(compute), observer, missing)
     make = _Groups(client, world_size).make
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
@@ -258,7 +258,7 @@ def lead_here(backend: str, client: StepRecorder) -> None:
 
 
 class _Groups:
-    """The maker of this rank's groups; `num_worlds` counts how often a program has joined."""
+    """The maker of this rank's groups; it counts how often the program has joined a default group."""
 
     def __init__(self, client: Client, world_size: int) -> None:
         self._client, self._world_size, self._num_worlds = client, world_size, 0
@@ -267,12 +267,12 @@ class _Groups:
         """A group, as torch describes it; the default group has no list of ranks.
 
         Raises:
-            ValueError: the program joins as another rank, or in a world of another size.
+        ValueError: the program joins as a different rank, or with a different world size.
         """
         if not options.global_ranks_in_group:
             self._refuse_another_world(options.group_rank, options.group_size)
             self._num_worlds += 1
-        # without a blank, which would end the name of a mesh's axis
+        # without a space, which would end the name of a mesh dimension
         wire_name = f"{options.group_id}/{self._num_worlds}" if self._num_worlds > 1 else ""
         ranks = options.global_ranks_in_group or range(self._world_size)
         return EmulatedGroup(self._client, options.group_id, ranks, wire_name, seconds(options.timeout))
@@ -286,7 +286,7 @@ class _Groups:
 
 
 def _not_emulated(client: Client) -> Callable[[str], Forbidden]:
-    """The error, by the class's name, of a rank that makes a group of torch's own, past the cluster."""
+    """Return a function that makes the error for a native group of torch, which would bypass the emulated cluster."""
 
     def error(name: str) -> Forbidden:
         client.note_refusal()
@@ -304,10 +304,10 @@ def _not_emulated(client: Client) -> Callable[[str], Forbidden]:
 
 
 def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-    """Wait for all ranks of the group, where `timeout` is given no longer than that in virtual time.
+    """Wait for all ranks of the group, for at most `timeout` in virtual time if it is given.
 
     Raises:
-        DistBackendError: it was too short; names the ranks that had not come.
+    DistBackendError: some ranks had not arrived by then; the message names them.
     """
     timeout = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
     work = dist.barrier(group, async_op=True)
@@ -316,7 +316,7 @@ def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: b
 
 
 def _last_of(call: Callable[..., Work], outputs: Sequence[Any], inputs: Sequence[Any], opts: Any) -> Work:
-    """The work of the last of several calls, which stands for all: a group's calls end in order."""
+    """Make several calls and return the work of the last, which stands for all: a group's calls end in order."""
     *before, last = (call(*pair, opts) for pair in zip(outputs, inputs, strict=True))
     last.stands_for = before
     return last
@@ -358,10 +358,10 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
 
 
 def _fill(outputs: Sequence[torch.Tensor], may_be_less: bool, body: bytes) -> None:
-    """Copy the bytes into the tensors, one after the other; without bytes, leave the tensors as they are.
+    """Copy the bytes into the tensors, one after the other; without bytes, leave the tensors unchanged.
 
     Raises:
-        ValueError: they do not fit; a message may be shorter than its receiver's tensors, as with Gloo.
+    ValueError: the sizes differ; with `may_be_less`, as for a message on Gloo, the bytes may be fewer.
     """
     if not body:
         return

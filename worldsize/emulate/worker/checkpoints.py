@@ -1,7 +1,7 @@
-"""Checkpoints of `torch.distributed.checkpoint` on an emulated rank: staging, files written and read take their time.
+"""Checkpoints of `torch.distributed.checkpoint` on an emulated rank: staging, writing and reading take virtual time.
 
 A checkpoint of tensors that were not staged copies them to the host as it is written. Torch stages in the thread that
-calls `async_save` and writes in another, which has a lane of its own: so only the staging holds up the program.
+calls `async_save` and writes in a different one, with its own lane, so only the staging holds up the program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PACKAGE = "torch.distributed.checkpoint"
 
 
 def install(client: Client) -> None:
-    """Have checkpoints take their time in this process, once the program has imported what makes them."""
+    """Let checkpoints take virtual time in this process, once the program has imported torch's modules for them."""
     staged, written, read = (partial(one, client) for one in (_staged, _written, _read))
     for module, owner, name, call in (
         ("staging", "BlockingAsyncStager", "stage", staged),
@@ -43,7 +43,7 @@ def _change(module: Any, owner: str, name: str, call: Callable[..., Any]) -> Non
 def _staged(client: Client, before: Callable[..., Any], stager: Any, state_dict: Any, **options: Any) -> Any:
     with client.unmetered(), host.unseen_by_gpu():
         staged = before(stager, state_dict, **options)
-    with contextlib.suppress(Exception):  # what cannot be read takes no time
+    with contextlib.suppress(Exception):  # on an error, the transfer takes no time
         files.transfer_if_described(client, "to host", files.bytes_on_gpu(state_dict), "staging")
         files.note_on_host(staged)
     return staged
@@ -72,7 +72,7 @@ def _read(client: Client, before: Callable[..., Any], reader: Any, plan: Any, pl
 
 
 def _transfer_files(client: Client, direction: str, folder: Any, parts: Sequence[Any]) -> None:
-    """Let the current lane wait until these parts of the files in a folder are read or written."""
+    """Let the current lane wait while these parts of the files in a folder are read or written."""
     size_bytes: Counter[str] = Counter()
     for part in parts:
         size_bytes[part.relative_path] += part.length
@@ -82,7 +82,7 @@ def _transfer_files(client: Client, direction: str, folder: Any, parts: Sequence
 
 
 def _when_imported(name: str, change: Callable[[Any], None]) -> None:
-    """Change a module now or, where it is not imported yet, right after: importing it takes half a second."""
+    """Patch a module now or right after its import: importing it here would take half a second."""
     if name in sys.modules:
         change(sys.modules[name])
     else:
@@ -90,16 +90,16 @@ def _when_imported(name: str, change: Callable[[Any], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module as Python does, and changes it after its import."""
+    """A finder that finds one module as Python does, and patches it after its import."""
 
     def __init__(self, name: str, change: Callable[[Any], None]) -> None:
         self._name, self._change = name, change
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        """How to load the module; None of any other."""
+        """Return the spec of the module; None for any other."""
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)  # the next such finder, or Python, finds it
+        sys.meta_path.remove(self)  # so that the next finder of this kind, or Python, finds it
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module

@@ -1,4 +1,4 @@
-"""A rank's connection to the conductor, and the calls that are under way on it."""
+"""A rank's connection to the conductor, and its pending calls."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _NO_POLLING = (
     "{}() was False before, and no virtual time has passed since: only work, emulate.spend and waits take "
     "time. Call wait() instead of asking again; to take whichever message comes first, receive without src."
 )
-_PATIENCE_S = 0.1  # how long a rank waits for an answer before it reports that it is blocked,
-_RANK_S = 0.005  # and how much longer for every rank that shares this machine
+_PATIENCE_S = 0.1  # how long a rank waits for an answer before it reports that it is blocked
+_RANK_S = 0.005  # added to this time for every rank on this machine
 _CHUNK = 1 << 16
 _MOST_UNSENT_BYTES = 1 << 16
 _MAX_ANSWER_BYTES = 1 << 40  # the launcher is trusted
@@ -63,17 +63,17 @@ class Client(StepRecorder):
         missing: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(meter, missing)
-        meter.before_work = self.flush  # work may take long, and other ranks may wait for what was posted
+        meter.before_work = self.flush  # work may take long while other ranks wait for this rank's posts
         self.rank, self.observer = rank, observer
-        self.folder = os.path.realpath(os.getcwd())  # of the program, which may go to another
+        self.folder = os.path.realpath(os.getcwd())  # the program's folder, which it may leave
         self._sock, self._patience_s = sock, _PATIENCE_S + _RANK_S * world_size
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._patience_s))
         self._inbox = framing.Inbox(_MAX_ANSWER_BYTES)
         self._allow = None if allow is None else frozenset(allow)
         self._lock = threading.RLock()
         self._arrival = threading.Condition()
-        self._is_read = False  # a thread is reading
-        self._unsent: list[bytes] = []  # posts earn nothing before the rank waits: until then they may go out together
+        self._is_read = False  # whether a thread is reading
+        self._unsent: list[bytes] = []  # posts are batched until the rank waits
         self._unsent_bytes = 0
         self._num_posts = 0
         self._groups: set[str] = set()
@@ -84,7 +84,7 @@ class Client(StepRecorder):
         self._reported: Still | None = None
 
     def replay(self, steps: Sequence[Step], lane: str, after: int) -> None:
-        """Let these steps be a lane's, there no earlier than the mark `after`, and the current lane wait for them."""
+        """Add these steps to a lane, no earlier than the mark `after`, and let the current lane wait for them."""
         with self.on_lane(lane, after):
             for step in steps:
                 self._record(step._replace(lane=lane))
@@ -92,19 +92,19 @@ class Client(StepRecorder):
         self.join(done)
 
     def hold_locks(self) -> None:
-        """Keep other threads out of what a process that is about to be forked copies."""
+        """Lock the state that a fork copies, before this process forks."""
         self._lock.acquire()
         self._recording.acquire()
         self.waits.guard.acquire()
 
     def free_locks(self) -> None:
-        """Let the other threads go on, once the process is forked."""
+        """Release the locks after the fork."""
         self.waits.guard.release()
         self._recording.release()
         self._lock.release()
 
     def leave_to_parent(self) -> None:
-        """Send nothing from now on: this is a process that the rank has forked."""
+        """Stop sending, in a process that the rank has forked."""
         self.is_in_child = True
         self._unsent, self._unsent_bytes, self._steps = [], 0, []
         self._lock, self._recording = threading.RLock(), threading.RLock()  # other threads may have held them
@@ -112,11 +112,11 @@ class Client(StepRecorder):
         self._here.meter = Meter()
 
     def take_work(self) -> list[Step]:
-        """The work and transfers since the last call, of a process that the rank has forked."""
+        """Return the work and transfers since the last call, in a process that the rank has forked."""
         return [step for step in self._take_steps() if step.kind == COMPUTE or step.kind in TRANSFERS]
 
     def elapsed_s(self) -> float:
-        """The virtual time of this rank in seconds."""
+        """Ask the conductor for the virtual time of this rank, in seconds."""
         answer: list[bytes] = []
         self.await_answer(self.post(ASK, "", (), b"", answer.append, None, dtype="", num_items=0))
         self.note_host()
@@ -138,7 +138,7 @@ class Client(StepRecorder):
         reduction: str = "",
         splits: Sequence[int] = (),
     ) -> Work:
-        """The work of a call; when its answer comes, `fill` copies the answer into place.
+        """Post a call and return its work; `fill` copies the answer into place when it comes.
 
         The call goes out with the next `flush`.
 
@@ -180,7 +180,7 @@ class Client(StepRecorder):
         return work
 
     def flush(self) -> None:
-        """Send all that has been posted."""
+        """Send all pending posts."""
         if self._unsent:
             with self._lock:
                 self._send_all()
@@ -192,7 +192,7 @@ class Client(StepRecorder):
     def _send_all(self) -> None:
         is_long = self._unsent_bytes > _MOST_UNSENT_BYTES
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        for part in unsent if is_long else [b"".join(unsent)]:  # to send them at once takes a copy
+        for part in unsent if is_long else [b"".join(unsent)]:  # joining them takes a copy
             self._sock.sendall(part)
 
     def note_refusal(self) -> None:
@@ -202,37 +202,38 @@ class Client(StepRecorder):
             self._send_all()
 
     def _report_if_still(self, num_asleep: int = 0) -> None:
-        """Report to the conductor, once, that no thread of this rank can go on, but for so many that sleep."""
+        """Report to the conductor, once, that all threads of this rank but `num_asleep` sleeping ones are blocked."""
         if self.is_in_child:
             return
         with self._lock:
-            # nothing is sent between the look and the report: who wakes up after it sends after it
+            # nothing is sent between the check and the report: a thread that wakes up afterwards sends afterwards
             still = self.waits.still(num_asleep)
             if still is None or still == self._reported:
                 return
             self._reported = still
-            for number in still.numbers:  # first, for the launcher may look at this rank as soon as it has the report
+            # first, because the launcher may look at this rank as soon as it has the report
+            for number in still.numbers:
                 if number in self._works:
                     self._works[number].report(WAITING)
             self._append(Blocked(still.numbers, still.is_limited, self._take_steps()))
             self._send_all()
 
     def leave(self) -> None:
-        """Report the last steps of this rank, and that it posts no more."""
-        self.fulfilments.settle()  # what memory is held is recorded next
+        """Report the last steps of this rank, and that it will not post again."""
+        self.fulfilments.settle()  # the memory held is recorded next
         with self._lock:
             self._note_work()
             self._append(Left(self._take_steps()))
             self._send_all()
 
     def await_answer(self, work: Work) -> None:
-        """Wait until the answer of a work has come and is in place."""
+        """Wait until the answer to a call has come and is in its tensors."""
         self.await_arrival(work)
         with self._arrival:
             work.land()
 
     def await_within(self, work: Work, timeout_s: float) -> None:
-        """Wait in virtual time until a work is done, but no longer than `timeout_s`.
+        """Wait in virtual time until a call is done, for at most `timeout_s`.
 
         Raises:
             DistBackendError: it is not done by then.
@@ -244,10 +245,11 @@ class Client(StepRecorder):
             raise dist.DistBackendError(f"Timed out waiting {timeout_s * 1e3:g}ms for {work.call}: {why}")
 
     def is_done(self, work: Work, asked_s: dict[str, float], question: str) -> bool:
-        """True if a work is done at this moment of virtual time; `asked_s` keeps when each question was answered so.
+        """Whether a call is done at this moment of virtual time; `asked_s` keeps when each question was last answered
+        no.
 
         Raises:
-            Forbidden: it was not when the same was asked before, and no time has passed since.
+        Forbidden: the answer was no before, and no virtual time has passed since.
         """
         failure = self._await_in_vain(work, 0.0)
         if failure and asked_s.get(question) == failure.time_s:
@@ -265,10 +267,10 @@ class Client(StepRecorder):
         return wait.failure
 
     def await_arrival(self, work: Work) -> None:
-        """Wait until the answer of a work has come."""
+        """Wait until the answer to a call has come."""
         with self._arrival, self.waits.unwatched():
-            for one in (*work.stands_for, work):
-                self._await(one)
+            for call in (*work.stands_for, work):
+                self._await(call)
 
     def _await(self, work: Work) -> None:
         """Wait until the answer has come; after a while, or at once in a hurry, report that this thread waits."""
@@ -279,7 +281,7 @@ class Client(StepRecorder):
                 if is_long or self._is_hurried:
                     self.waits.wait_for_answer(work.number)
                     self._report_if_still()
-                if is_long and self.waits.still() is None:  # a thread may sleep that nothing reports
+                if is_long and self.waits.still() is None:  # a thread may sleep unreported
                     idleness = idleness or Idleness(self._patience_s)
                     self._report_if_still(idleness.num_asleep())
                 self.flush()
@@ -291,16 +293,16 @@ class Client(StepRecorder):
             self.waits.end_wait_for_answer()
 
     def _read(self) -> None:
-        """Take what comes, or nothing where nothing does in time; the lock of the arrivals is released meanwhile."""
+        """Receive frames, if any come in time; the lock of the arrivals is released meanwhile."""
         self._is_read = True
         self._arrival.release()
         try:
             data = self._sock.recv(_CHUNK)
             if not data:
-                signal.pause()  # the launcher has hung up, and ends this process
+                signal.pause()  # the launcher has hung up and will kill this process
             for header, body in self._inbox.feed(data):
                 self._take(read_from_conductor(header), body)
-        except BlockingIOError:  # after the socket's own time-out
+        except BlockingIOError:  # after the socket's own timeout
             pass
         finally:
             self._arrival.acquire()

@@ -1,4 +1,4 @@
-"""What a rank's own work costs in virtual time: counted operations on the cluster's GPU, or this machine's clock."""
+"""The cost of a rank's own work in virtual time: operations priced on the cluster's GPU, or this machine's clock."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from worldsize.emulate.worker.torch_operators import is_custom, operator_of
 from worldsize.hardware import Gpu
 from worldsize.operators import time_s
 
-_PRICED = ("aten", "fsdp")  # the latter are FSDP2's copies into and out of what it sends
+_PRICED = ("aten", "fsdp")  # "fsdp" has FSDP2's copies into and out of its communication buffers
 _MOVE_NOTHING = frozenset(
     {"_unsafe_view", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
 
 
 class Meter:
-    """A meter for which work costs nothing; one that sees each piece of work calls `before_work` at its start."""
+    """A meter for which work costs nothing; a meter that sees each operation calls `before_work` before it."""
 
     before_work: Callable[[], None] = staticmethod(lambda: None)
 
@@ -35,7 +35,7 @@ class Meter:
         return 0.0
 
     def for_thread(self) -> Meter:
-        """The meter of another thread: one for which work costs nothing, where this one sees the work of all."""
+        """Return the meter for a different thread: one that counts nothing, if this one sees all threads' work."""
         return Meter()
 
 
@@ -46,7 +46,7 @@ class MeasuredMeter(Meter):
         self._scale, self._taken_s = scale, 0.0
 
     def start(self) -> None:
-        """Begin to count: joining the group is not the rank's own work."""
+        """Begin to count after joining the group, which is not the rank's own work."""
         self._taken_s = time.process_time()
 
     def take_s(self) -> float:
@@ -56,10 +56,10 @@ class MeasuredMeter(Meter):
 
 
 class FlopsMeter(Meter, TorchDispatchMode):
-    """A meter of torch's operations, each priced by `worldsize.operators` on a GPU.
+    """A meter of torch's operations, each priced on a GPU using `worldsize.operators`.
 
-    Operations that move no data (views) and those of torch.distributed are free. An operation on tensors that wrap
-    others, such as DTensors, is counted by what it does with those on this rank.
+    Operations that move no data (views) and those of torch.distributed are free. For tensors that wrap others, such as
+    DTensors, the operations on this rank's inner tensors are counted.
     """
 
     def __init__(self, gpu: Gpu) -> None:
@@ -76,19 +76,20 @@ class FlopsMeter(Meter, TorchDispatchMode):
         return total_s
 
     def for_thread(self) -> Meter:
-        """The meter of another thread, because torch shows this one nothing of that work."""
+        """Return the meter for a different thread, because torch shows each thread's mode only its own operations."""
         meter = FlopsMeter(self._gpu)
         meter.before_work = self.before_work
         return meter
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented  # the wrapper's own operations on this rank's tensors come through here next
+            return NotImplemented  # the wrapper's operations on this rank's inner tensors come through here next
         is_work = is_priced(func)
         if is_work:
             self.before_work()
         out = func(*args, **(kwargs or {}))
-        is_trial = any(issubclass(one, FakeTensor) for one in types)  # a DTensor tries new operations at full shape
+        # a DTensor tries new operations on the full shape
+        is_trial = any(issubclass(kind, FakeTensor) for kind in types)
         if is_work and not is_trial:
             self._total_s += time_s(operator_of(func, args, kwargs or {}, out), self._gpu, func.overloadpacket.__name__)
         return out
@@ -96,13 +97,13 @@ class FlopsMeter(Meter, TorchDispatchMode):
 
 @functools.cache
 def is_priced(func: Any) -> bool:
-    """True for an operator that computes or moves data on the GPU."""
+    """Whether an operator computes or moves data on the GPU."""
     is_work = func.namespace in _PRICED or is_custom(func)
     return is_work and not func.is_view and func.overloadpacket.__name__ not in _MOVE_NOTHING
 
 
 def meter_of(compute: Compute) -> Meter:
-    """The meter of a rank whose work is priced like this."""
+    """Make the meter of a rank whose work is priced this way."""
     if compute.kind == FLOPS:
         return FlopsMeter(compute.gpu)
     return MeasuredMeter(compute.scale) if compute.kind == MEASURED else Meter()

@@ -1,8 +1,8 @@
-"""Files and host copies of an emulated rank: what `torch.save`, `torch.load` and copies of tensors take.
+"""Files and host copies of an emulated rank: the virtual time of `torch.save`, `torch.load` and copies of tensors.
 
-A rank's tensors stand for a GPU's, except copies that were made for its host. A file lies on its node's own storage if
-its path is in the temporary folder and not in the program's own, and otherwise on the shared storage. A transfer that
-the cluster does not describe takes no time.
+A rank's tensors stand in for GPU tensors, except copies made for its host. A file is on its node's own storage if its
+path is in the temporary folder and not in the program's folder, otherwise on the shared storage. A transfer that the
+cluster does not describe takes no time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CHECKPOINT, OFFLOAD = "checkpoint", "offload"  # kinds of work
 
 
 def install(client: Client) -> None:
-    """Have `torch.save` and `torch.load` take their time in this process from now on."""
+    """Let `torch.save` and `torch.load` take virtual time in this process from now on."""
     torch.save = torch.serialization.save = _timed_save(client, torch.save)
     torch.load = torch.serialization.load = _timed_load(client, torch.load)
 
 
 def copy(client: Client | None, tensor: torch.Tensor, transfer: str, device: torch.device | str) -> torch.Tensor:
-    """A copy of a tensor in the memory of its rank's host, or from there on the GPU."""
+    """Copy a tensor to the memory of its rank's host, or from there to the GPU."""
     with client.unmetered() if client else contextlib.nullcontext():
         if transfer == "to device":
             copied = tensor.to(device, copy=True)
@@ -46,25 +46,25 @@ def copy(client: Client | None, tensor: torch.Tensor, transfer: str, device: tor
 
 
 def bytes_on_gpu(held: Any) -> int:
-    """The bytes of all tensors of this object that are not copies for the host, each storage counted once."""
+    """Return the bytes of an object's tensors that are not copies for the host, counting each storage once."""
     return _size_bytes(one for one in _storages(held) if not host.holds(one))
 
 
 def note_on_host(held: Any) -> None:
-    """Note that all tensors of this object are copies for the host."""
+    """Mark all tensors of this object as copies for the host."""
     host.note(_storages(held))
 
 
 def transfer_if_described(client: Client, transfer: str, size_bytes: int, name: str) -> None:
-    """Let the current lane wait for a checkpoint's transfer, if the cluster says what it takes."""
+    """Let the current lane wait for a checkpoint's transfer, if the cluster describes it."""
     if transfer not in client.missing:
         client.transfer(transfer, size_bytes, name, CHECKPOINT)
 
 
 def transfer_of_file(client: Client, path: str | os.PathLike[str], direction: str) -> str:
-    """The name of the transfer that reads or writes a file.
+    """Return the name of the transfer that reads or writes a file.
 
-    The program's folder is shared wherever it lies: a judge's may lie in the temporary folder, or be that folder.
+    The program's folder is always shared: during grading it may be inside the temporary folder, or be that folder.
     """
     file, temporary, program = os.path.realpath(path), os.path.realpath(tempfile.gettempdir()), client.folder
     is_program = not os.path.isabs(path) or (_is_in(file, program) and not _is_in(temporary, program))
@@ -82,7 +82,7 @@ def _timed_save(client: Client, before: Any) -> Any:
         with _described(client, "write"):
             before(obj, f, *args, **kwargs)
         if not _is_for_checkpoint():
-            with contextlib.suppress(Exception):  # what cannot be read takes no time
+            with contextlib.suppress(Exception):  # on an error, the transfer takes no time
                 if copied_bytes := bytes_on_gpu(obj):
                     transfer_if_described(client, "to host", copied_bytes, "torch.save")
                 if (path := _path(f)) is not None:
@@ -112,17 +112,17 @@ def _timed_load(client: Client, before: Any) -> Any:
 
 
 def _described(client: Client, transfer: str) -> contextlib.AbstractContextManager[None]:
-    """The context of work that transfers stand for, where the cluster describes them."""
+    """Return a context that leaves work unmetered if the cluster describes the transfer that replaces it."""
     return contextlib.nullcontext() if transfer in client.missing else client.unmetered()
 
 
 def _is_for_checkpoint() -> bool:
-    """True when torch's checkpoints call: their reader and writer know whole files, not only these tensors."""
+    """Whether torch's checkpoints call: their reader and writer account for whole files, not only for tensors."""
     return str(sys._getframe(2).f_globals.get("__name__")).startswith("torch.distributed.checkpoint")
 
 
 def _position(f: Any) -> int | None:
-    """The position in an open file; None where a path is given, or of a file without positions."""
+    """Return the position in an open file; None for a path or a file without positions."""
     try:
         return f.tell()
     except (AttributeError, OSError):
@@ -130,7 +130,7 @@ def _position(f: Any) -> int | None:
 
 
 def _path(f: Any) -> str | None:
-    """The path of a file that is given by its path or open; None of one in memory."""
+    """Return the path of a file, given as a path or open; None for a file in memory."""
     name = f if isinstance(f, str | os.PathLike) else getattr(f, "name", None)
     return os.fspath(name) if isinstance(name, str | os.PathLike) else None
 

@@ -1,4 +1,4 @@
-"""Whether a rank has been idle: threads may wait in ways that nothing reports, such as in C++ or for the clock."""
+"""Detection of idle ranks: threads may wait unreported, such as in C++ or in `sleep`."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from pathlib import Path
 
 from worldsize.emulate.worker import torch_internals
 
-_BUSY_SHARE = 0.1  # of the time, in which a process that does more than wait and look runs or wants to
-_LONG_S = 2.0  # how long a rank whose threads look now and then, or sleep by the clock, is given
+_BUSY_SHARE = 0.1  # share of the time above which a process does more than wait and poll
+_LONG_S = 2.0  # how long threads that poll or sleep are given
 
 
 class Idleness:
-    """What one waiting thread sees of its process, from when it began to wait."""
+    """One waiting thread's observation of its process since its wait began."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._since_s, self._busy_s = time.monotonic(), _busy_s()
 
     def num_asleep(self) -> int:
-        """How many threads have been asleep without a report: those in native waits, and after a while all."""
+        """Return how many threads sleep unreported: those in native waits, and after `_LONG_S` all."""
         waited_s = time.monotonic() - self._since_s
         if waited_s < self._patience_s or _busy_s() - self._busy_s > _BUSY_SHARE * waited_s:
-            if waited_s > _LONG_S:  # look anew
+            if waited_s > _LONG_S:  # start a new observation
                 self._since_s, self._busy_s = time.monotonic(), _busy_s()
             return 0
         return 1 << 30 if waited_s >= _LONG_S else torch_internals.num_in_native_waits()
 
 
 def _busy_s() -> float:
-    """The seconds in which this process's threads ran or waited for a core.
+    """Return the seconds for which this process's threads ran or waited for a core.
 
     Source: Linux, Documentation/scheduler/sched-stats.rst: the first two figures of `/proc/PID/schedstat`, in ns.
     """

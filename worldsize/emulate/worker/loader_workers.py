@@ -1,8 +1,9 @@
-"""Workers of a `DataLoader` on an emulated rank: what one waits for goes with its batch to the worker's lane.
+"""Workers of a `DataLoader` on an emulated rank: a worker's waits are sent with its batch and put on its own lane.
 
-Workers are processes without a clock. A worker begins a batch when the rank asked for it and its earlier batches are
-done; the rank has the batch no earlier than it is done. So as many batches are under way as the loader prefetches. Only
-transfers and `emulate.spend` take time in a worker, not its computing: the speed of the host's CPUs is not described.
+Workers are processes without a clock. A worker begins a batch when the rank has asked for it and its earlier batches
+are done; the rank gets the batch no earlier than it is done. So as many batches are in progress as the loader
+prefetches. Only transfers and `emulate.spend` take time in a worker, not its computation: the speed of the host's
+CPUs is not described.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from worldsize.emulate.worker.wrapping import around
 
 @dataclass
 class _Fetched:
-    """A batch with what its worker did for it."""
+    """A batch with its worker's steps."""
 
     batch: Any
     steps: Sequence[Step]
 
 
 def install(client: Client) -> None:
-    """Have the batches of workers that are forked from now on take their time."""
+    """Let the batches of workers that are forked from now on take virtual time."""
     os.register_at_fork(
         before=client.hold_locks, after_in_parent=client.free_locks, after_in_child=client.leave_to_parent
     )
@@ -54,7 +55,7 @@ def _note_steps(client: Client, fetcher: Any) -> None:
 
 
 def _take_time(client: Client, loader_iter: Any) -> None:
-    """Let a rank that takes a batch wait until its worker was done with it."""
+    """Let a rank that fetches a batch wait until its worker is done with it."""
 
     def put_index(before: Callable[..., Any], self: Any) -> None:
         sent = self._send_idx

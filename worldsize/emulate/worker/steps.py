@@ -1,4 +1,4 @@
-"""The steps that a rank takes, as it takes them: its own work, what it posts and waits for, on lanes with marks."""
+"""Recording of a rank's steps: its own work, posts and waits, on lanes with marks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StepRecorder:
 
     def __init__(self, meter: Meter, missing: Mapping[str, str] = MappingProxyType({})) -> None:
         self.missing = missing  # the transfers that the cluster cannot carry, and why
-        self._recording = threading.RLock()  # of `_steps` and the marks in them
+        self._recording = threading.RLock()  # guards `_steps` and its marks
         self._steps: list[Step] = []
         self._here = _ThreadWork(meter)
         self._last_marks: dict[str, int] = {}  # lane -> the mark that it set last
@@ -49,27 +49,27 @@ class StepRecorder:
         return self._here.meter
 
     def step(self, kind: str, number: int) -> None:
-        """Record a step of this rank, after its own work until then; both go out with the next message."""
+        """Record a step of this rank, after its own work so far; both are sent with the next message."""
         self._note_work()
         self._record(Step(kind, number, lane=self._here.lane))
 
     def _note_work(self) -> None:
-        """Record the work that the meter has seen since the last time."""
+        """Record the work that the meter has counted since the last call."""
         self.spend(self.meter.take_s())
 
     def note_refusal(self) -> None:
-        """Report that this rank was refused something: on paper the error itself says so."""
+        """Report that a call of this rank was refused; does nothing on paper, where the error suffices."""
 
     def spend(self, duration_s: float) -> None:
-        """Let this rank work for this long in virtual time."""
+        """Record work of this rank for a duration in virtual time."""
         if duration_s:
             self._record(Step(COMPUTE, 0, duration_s, *self._here.labels[-1], self._here.lane))
 
     def transfer(self, transfer: str, size_bytes: int, name: str, kind: str) -> None:
-        """Let the current lane wait for a transfer, of this name and kind unless a span gives it others.
+        """Let the current lane wait for a transfer, with this name and kind unless a span sets others.
 
         Raises:
-            ValueError: the cluster does not have what it needs.
+        ValueError: the cluster lacks the hardware for it.
         """
         if transfer in self.missing:
             raise ValueError(self.missing[transfer])
@@ -79,7 +79,7 @@ class StepRecorder:
 
     @contextmanager
     def unmetered(self) -> Iterator[None]:
-        """Leave out what the meter sees inside: something else says what it takes."""
+        """Ignore what the meter counts inside the block, whose time is recorded otherwise."""
         self._note_work()
         try:
             yield
@@ -92,7 +92,7 @@ class StepRecorder:
 
     @contextmanager
     def span(self, name: str, kind: str) -> Iterator[None]:
-        """Give the work inside this name and kind."""
+        """Label the work inside the block with this name and kind."""
         self._note_work()
         self._here.labels.append((name, kind))
         try:
@@ -103,7 +103,7 @@ class StepRecorder:
 
     @contextmanager
     def on_lane(self, lane: str, after: int = 0) -> Iterator[None]:
-        """Let the work inside go to this lane, there no earlier than the mark `after`."""
+        """Record the work inside the block on this lane, no earlier than the mark `after`."""
         self._note_work()
         before, self._here.lane = self._here.lane, lane
         try:
@@ -116,7 +116,7 @@ class StepRecorder:
 
     @contextmanager
     def in_thread(self, lane: str, after: int) -> Iterator[None]:
-        """Let the work of this new thread go to a lane, there no earlier than the mark `after`."""
+        """Record the work of this new thread on a lane, no earlier than the mark `after`."""
         self._here.own_lane = lane
         self._here.meter = self._here.meter.for_thread()
         self._here.meter.start()
@@ -124,7 +124,7 @@ class StepRecorder:
             yield
 
     def mark(self) -> int:
-        """The number of a mark that is set here, on the current lane."""
+        """Set a mark here on the current lane, and return its number."""
         with self._recording:
             self._num_marks += 1
             number = self._last_marks[self._here.lane] = self._num_marks
@@ -132,23 +132,23 @@ class StepRecorder:
         return number
 
     def join(self, mark: int) -> None:
-        """Let the current lane go on no earlier than a mark."""
+        """Let the current lane wait for a mark."""
         self.step(JOIN, mark)
 
     def join_all(self) -> None:
-        """Let the current lane go on no earlier than every other lane has come."""
+        """Let the current lane wait for every other lane's steps so far."""
         for lane in [lane for lane in self._last_marks if lane != self._here.lane]:
             with self.on_lane(lane):
                 mark = self.mark()
             self.join(mark)
 
     def note_host(self) -> None:
-        """Note that the program itself has waited here; what it issues on streams starts no earlier."""
+        """Mark that the program itself has waited here: work that it issues on streams starts no earlier."""
         if self.host_mark:
             self.host_mark = self.mark()
 
     def join_program(self) -> None:
-        """Let this thread go on no earlier than the lane on which it issues work has come: it hears of that itself."""
+        """Let this thread wait for the lane on which it issues work."""
         if self._here.lane != self._here.own_lane:
             mark = self.mark()
             with self.on_lane(self._here.own_lane):
@@ -156,7 +156,7 @@ class StepRecorder:
                 self.note_host()
 
     def backward(self) -> Backward | None:
-        """The backward that runs in this thread, if one does."""
+        """Return the backward pass that runs in this thread, if any."""
         number = torch_internals.backward_number()
         if number is None:
             return None

@@ -1,8 +1,8 @@
-"""Streams of an emulated rank: `torch.cpu`'s, which do nothing in torch, as lanes with clocks of their own.
+"""Streams of an emulated rank: the streams of `torch.cpu`, which do nothing in torch, as lanes with their own clocks.
 
-As on a GPU, the program is ahead of the work that it issues: what is issued on a stream starts when the stream has done
-what was issued on it before and what it was made to wait for, however far other streams have come. It starts no earlier
-than the last moment at which the program itself waited: `synchronize`, or `worldsize.emulate.elapsed`.
+As on a GPU, the program runs ahead of the work that it issues: work on a stream starts when the stream has finished
+its earlier work and its waits, independently of other streams. It starts no earlier than the last moment at which the
+program itself waited, in `synchronize` or `worldsize.emulate.elapsed`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from worldsize.emulate.worker.steps import StepRecorder
 
 
 class Stream:
-    """What `torch.cpu.Stream` is on an emulated rank."""
+    """The emulated rank's replacement for `torch.cpu.Stream`."""
 
     _client: StepRecorder
     _numbers = itertools.count(1)
 
     def __init__(self, priority: int = -1, *, lane: str | None = None) -> None:
         self.lane = f"stream {next(self._numbers)}" if lane is None else lane
-        self._seen_mark = 0  # the last moment of the program at which this stream can start
+        self._seen_mark = 0  # the program's last wait that this stream has taken into account
         if lane is None:
             self._client.host_mark = self._client.host_mark or self._client.mark()
 
     def issue(self) -> AbstractContextManager[None]:
-        """The context in which this rank's work goes to this stream."""
+        """Return the context in which this rank's work goes to this stream."""
         mark = self._client.host_mark
         is_late = self.lane != MAIN and self._seen_mark != mark
         self._seen_mark = mark
         return self._client.on_lane(self.lane, mark if is_late else 0)
 
     def wait_stream(self, stream: Stream) -> None:
-        """Let what is issued here from now on wait for all that was issued on another stream."""
+        """Let work issued here from now on wait for all work issued so far on another stream."""
         stream.record_event().wait(self)
 
     def wait_event(self, event: EmulatedEvent) -> None:
@@ -52,7 +52,7 @@ class Stream:
         return recorded
 
     def synchronize(self) -> None:
-        """Wait in the program for all that was issued here."""
+        """Block the program until all work issued here is done."""
         self.record_event().synchronize()
 
     def query(self) -> bool:
@@ -73,20 +73,20 @@ class EmulatedEvent:
         self._mark = 0
 
     def record(self, stream: Stream | None = None) -> None:
-        """Let the event happen when all that was issued on this stream, or on the current one, is done."""
+        """Let the event happen when all work issued so far on this stream, or on the current one, is done."""
         stream = stream or current_stream()
         with stream.issue():
             self._mark = stream._client.mark()
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Let what is issued from now on, on this stream or the current one, wait for the event."""
+        """Let work issued from now on, on this stream or the current one, wait for the event."""
         stream = stream or current_stream()
         if self._mark:
             with stream.issue():
                 stream._client.join(self._mark)
 
     def synchronize(self) -> None:
-        """Wait in the program for the event."""
+        """Block the program until the event."""
         self.wait(Stream(lane=MAIN))
         Stream._client.note_host()
 
@@ -106,12 +106,12 @@ def stream(stream: Stream | None) -> Iterator[None]:
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The stream on which this thread's work is issued."""
+    """Return the stream on which this thread issues work."""
     return Stream(lane=Stream._client.lane)
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait in the program for all streams of this rank."""
+    """Block the program until all streams of this rank are done."""
     Stream._client.join_all()
     Stream._client.note_host()
 

@@ -1,11 +1,11 @@
-"""Threads of an emulated rank: each a lane with a clock of its own, and what passes between threads passes on the time.
+"""Threads of an emulated rank: each is a lane with its own clock, and threads that communicate synchronise clocks.
 
 A thread begins when it is started, whatever its starter does next; `join`, the result of a `concurrent.futures.Future`
-and an item from a `queue.Queue` are there no earlier than the other thread has come to them. A queue that is full holds
-up who puts. Other means (locks, events, shared variables) pass on no time.
+and an item from a `queue.Queue` are available no earlier than the other thread has produced them. A full queue holds
+up `put`. Other means (locks, events, shared variables) do not synchronise clocks.
 """
 
-# the undocumented parts of Python that this uses each have a test
+# each undocumented part of Python used here has a test
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from worldsize.memory.meter import in_new_thread
 
 
 def install(client: Client) -> None:
-    """Give threads of this process lanes of their own from now on, and note what they wait for."""
+    """Give new threads of this process their own lanes, and record their waits."""
     _note_waits(client.waits)
     _give_lanes(client)
     _pass_on_results(client)
@@ -34,7 +34,7 @@ def install(client: Client) -> None:
 
 
 def _note_waits(waits: Waits) -> None:
-    """Have all that is made of locks from now on made of ours."""
+    """Make locks, and everything that uses them, record their waits from now on."""
     threading.Lock = threading._allocate_lock = waits.lock
     threading.RLock, threading._CRLock = threading._PyRLock, None
     queue.SimpleQueue = queue._PySimpleQueue
@@ -67,7 +67,7 @@ def _give_lanes(client: Client) -> None:
             raise
 
     def bootstrap(before: Callable[..., Any], thread: Any) -> None:
-        def whole() -> None:  # with the hook for its exception, which comes after `run`
+        def whole() -> None:  # including the hook for its exception, which runs after `run`
             try:
                 before(thread)
             finally:
@@ -77,7 +77,7 @@ def _give_lanes(client: Client) -> None:
         client.waits.run(thread, whole)
 
     def join(before: Callable[..., Any], thread: Any, timeout: float | None = None) -> None:
-        running = thread.__dict__.get("_run_lock")  # of a thread that was started
+        running = thread.__dict__.get("_run_lock")  # only a started thread has it
         if running and thread is not threading.current_thread():
             start_s = time.monotonic()
             if running.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
@@ -98,7 +98,7 @@ def _pass_on_results(client: Client) -> None:
         future._made_mark = client.mark()
 
     def run(before: Callable[..., Any], future: Any) -> Any:
-        _join(client, future, "_made_mark")  # a thread of a pool is older than what it is given
+        _join(client, future, "_made_mark")  # a pool's thread is older than its tasks
         return before(future)
 
     def settle(before: Callable[..., Any], future: Any, outcome: Any) -> None:
@@ -123,16 +123,16 @@ def _pass_on_results(client: Client) -> None:
 
 
 def _pass_on_items(client: Client) -> None:
-    """Pass on time through queues; `_put` and `_get` run with the queue's lock held, and so in the items' order."""
+    """Synchronise clocks through queues; `_put` and `_get` hold the queue's lock, so they run in the items' order."""
 
     def init(before: Callable[..., Any], made: Any, maxsize: int) -> None:
         before(made, maxsize)
         made._put_marks, made._got_marks, made._num_put = deque(), deque(), 0
 
     def put(before: Callable[..., Any], made: Any, item: Any) -> None:
-        marks = made.__dict__.get("_put_marks")  # none in a queue that was made before
+        marks = made.__dict__.get("_put_marks")  # a queue made before `install` has none
         if marks is not None:
-            if 0 < made.maxsize <= made._num_put:  # into the place of the item that was taken first
+            if 0 < made.maxsize <= made._num_put:  # into the slot that was freed first
                 client.join(made._got_marks.popleft())
             made._num_put += 1
             marks.append(client.mark())
@@ -152,6 +152,6 @@ def _pass_on_items(client: Client) -> None:
 
 
 def _join(client: Client, holder: Any, name: str) -> None:
-    mark = getattr(holder, name, 0)  # 0 on what was made before
+    mark = getattr(holder, name, 0)  # 0 if made before `install`
     if mark:
         client.join(mark)

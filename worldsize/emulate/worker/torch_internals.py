@@ -15,40 +15,41 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
-_BACKWARD = "_engine_run_backward"  # the Python function around the C++ that runs backward
+_BACKWARD = "_engine_run_backward"  # the Python function that calls backward in C++
 _NATIVE = ("ProcessGroupGloo", "ProcessGroupMPI", "ProcessGroupNCCL", "ProcessGroupUCC", "ProcessGroupXCCL")
 
-Work: type[Any] = dist._Work  # pyright: ignore[reportPrivateImportUsage]  # what torch takes for the handle of a call, and can be subclassed in Python
+# the class of call handles that torch accepts and that can be subclassed in Python
+Work: type[Any] = dist._Work  # pyright: ignore[reportPrivateImportUsage]
 
 
 def num_in_native_waits() -> int:
-    """The number of threads in C++'s backward or in its wait for a future."""
+    """Count the threads that are in C++'s backward or wait for a future in C++."""
     codes = [frame.f_code for frame in sys._current_frames().values()]
     return sum(code.co_name == _BACKWARD or code.co_filename == torch.futures.__file__ for code in codes)
 
 
 def backward_number() -> int | None:
-    """The number of the backward that runs in this thread; None while none does."""
+    """Return the number of the backward pass that runs in this thread, or None."""
     number = torch._C._current_graph_task_id()
     return None if number == -1 else number
 
 
 def call_when_backward_ends(callback: Callable[[], None]) -> None:
-    """Have autograd's engine call this at the end of the current backward, before backward returns."""
+    """Register a callback that autograd's engine calls at the end of the current backward, before it returns."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that has the data of one inside `torch.func`'s `vjp` or `grad`; of any other the tensor itself."""
+    """Return the tensor that holds the data: unwrapped inside `torch.func`'s `vjp` and `grad`, otherwise unchanged."""
     while torch._C._functorch.is_gradtrackingtensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
 
 
 def lead_every_group_to(backend: str) -> None:
-    """Make every process group of this process one of this backend, whatever backend its maker names.
+    """Give every process group of this process this backend, whatever backend the program names.
 
-    `new_group`, `new_subgroups` and device meshes all come through one function of torch.
+    `new_group`, `new_subgroups` and device meshes all go through one function of torch.
     """
     make = distributed_c10d._new_process_group_helper
     signature = inspect.signature(make)
@@ -63,9 +64,9 @@ def lead_every_group_to(backend: str) -> None:
 
 
 def register_hooks_in_python() -> None:
-    """Make DDP's built-in hooks of this process those of Python, which compute the same.
+    """Replace DDP's built-in hooks in this process with Python hooks that compute the same.
 
-    In C++ they take a future's value for a list of tensors, and that of a Python process group is a Python object.
+    The C++ hooks expect a future's value to be a list of tensors, but a Python process group's is a Python object.
     """
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.nn.parallel import DistributedDataParallel
@@ -83,9 +84,9 @@ def register_hooks_in_python() -> None:
 
 
 def refuse_native_groups(error: Callable[[str], Exception]) -> Callable[..., Any]:
-    """Have the constructors of torch's own process groups and RPC agents raise `error(name)` in this process.
+    """Make the constructors of torch's own process groups and RPC agents raise `error(name)` in this process.
 
-    Every name of these classes and every subclass is covered. Returns the only way left to make a Gloo group.
+    Covers every name of these classes and every subclass. Return the only remaining way to make a Gloo group.
     """
     gloo = c10d.ProcessGroupGloo
     init = gloo.__init__
@@ -98,13 +99,13 @@ def refuse_native_groups(error: Callable[[str], Exception]) -> Callable[..., Any
     natives = [getattr(c10d, name, None) for name in _NATIVE]
     for native in filter(None, [*natives, _rpc_agent()]):
         native.__init__ = _raiser(error, native.__name__)
-        if hasattr(native, "create"):  # MPI's groups come from a function
+        if hasattr(native, "create"):  # a function makes MPI's groups
             native.create = staticmethod(native.__init__)
     return make_gloo
 
 
 def _rpc_agent() -> Any:
-    """The class behind `torch.distributed.rpc`; None in a torch without it."""
+    """Return the class behind `torch.distributed.rpc`; None if this torch lacks it."""
     return getattr(getattr(torch._C, "_distributed_rpc", None), "TensorPipeAgent", None)
 
 

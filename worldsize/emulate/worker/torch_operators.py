@@ -1,4 +1,4 @@
-"""What a call of one of torch's operators computes and moves, for its price."""
+"""The flops and bytes of a call of one of torch's operators, for its price."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from worldsize.memory.meter import tensors_in
 from worldsize.operators import Kind, Operator
 
 _ATEN = torch.ops.aten
-_COUNTED_AS = {  # torch counts the flops of the GPU's kernels only
+_COUNTED_AS = {  # torch counts flops only for the GPU's kernels
     _ATEN._scaled_dot_product_flash_attention_for_cpu: _ATEN._scaled_dot_product_flash_attention,
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _ATEN._scaled_dot_product_flash_attention_backward,
 }
 
 
 def _grouped_flops(left: torch.Tensor, right: torch.Tensor, *_: Any, out_val: torch.Tensor, **_options: Any) -> float:
-    """Flops of products by groups of rows; of two matrices, by groups of the columns and rows that are summed over."""
+    """The flops of a grouped matmul; with two 2-D inputs, the groups split the summed dimension."""
     num_summed = left.shape[-1] / (out_val.shape[0] if left.dim() == right.dim() == 2 else 1)
     return 2 * out_val.numel() * num_summed
 
@@ -46,20 +46,21 @@ TORCHS_OWN = frozenset((  # namespaces of operators
     "prim", "prims", "profiler", "quantization", "quantized", "rngprims",
     "sparse", "static_runtime", "streams", "symm_mem",
 ))  # fmt: skip
-_TAKE_PARTS = {"embedding", "gather", "index", "index_select"}  # of their first argument
-_OVERWRITE = {"copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"}  # their first argument, unread
+_TAKE_PARTS = {"embedding", "gather", "index", "index_select"}  # operators that read only parts of their first argument
+# operators that overwrite their first argument without reading it
+_OVERWRITE = {"copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"}
 _FILL = {"arange", "full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "zeros", "zeros_like"}
 _MOVE = {"_to_copy", "cat", "clone", "embedding_dense_backward", "index_put", "index_put_", "roll", "scatter", "stack"}
 _COPIES = _TAKE_PARTS | _OVERWRITE | _FILL | _MOVE
 
 
 def is_custom(func: Any) -> bool:
-    """True for an operator that the program or a library brings along, by `torch.library`."""
+    """Whether the program or a library defined the operator with `torch.library`."""
     return func.namespace not in TORCHS_OWN
 
 
 def has_formula(func: Any) -> bool:
-    """True where the flops of an operator are counted."""
+    """Whether an operator's flops are counted."""
     return _count_of(func) is not None
 
 
@@ -69,10 +70,10 @@ def _count_of(func: Any) -> Any:
 
 
 def operator_of(func: Any, args: Any, kwargs: Any, out: Any) -> Operator:
-    """The work of a call that returned `out`.
+    """Compute the work of a call that returned `out`.
 
-    Flops are counted as torch.utils.flop_counter does, but half of them in a causal attention, whose kernels leave out
-    what the mask hides.
+    Flops are counted as in torch.utils.flop_counter, but halved for causal attention, whose kernels skip what the mask
+    hides.
     """
     count = _count_of(func)
     flops = count(*args, **kwargs, out_val=out) if count else 0
@@ -94,22 +95,22 @@ def _kind(func: Any, is_counted: bool) -> Kind:
 
 
 def _read(name: str, args: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors as large as what is read."""
+    """Return tensors as large as the data that is read."""
     if name in _TAKE_PARTS:
         return [*tensors_in(args[1:]), *outputs]
     return tensors_in(args[1:] if name in _OVERWRITE else () if name in _FILL else args)
 
 
 def _argument(func: Any, args: Any, kwargs: Any, name: str) -> Any:
-    """The value of an argument; None where the operator has none of this name, or where it was left out."""
+    """Return the value of an argument; None if it was omitted or the operator lacks it."""
     if name in kwargs:
         return kwargs[name]
-    names = [one.name for one in func._schema.arguments]
+    names = [argument.name for argument in func._schema.arguments]
     return args[names.index(name)] if name in names[: len(args)] else None
 
 
 def _name_of(dtype: torch.dtype) -> str:
-    """The name of a type in `worldsize.hardware.DTYPES`, empty for others; all types of 8 bits have the same rate."""
+    """Return the type's name in `worldsize.hardware.DTYPES`, empty for others; all float8 types have the same rate."""
     name = str(dtype).removeprefix("torch.")
     name = "float8" if name.startswith("float8") else name
     return name if name in DTYPES else ""

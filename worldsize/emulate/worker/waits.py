@@ -1,8 +1,8 @@
-"""Which threads of a rank can go on: the rank is still when none can.
+"""Tracking of blocked threads: a rank is still when all of its threads are blocked.
 
-A thread waits for an answer of the conductor, or for another thread: at a lock, and so at all that is made of locks,
-such as conditions, events, semaphores, queues and the results of futures. What wakes a thread counts it as awake before
-it runs, so that a rank is never still while one of its threads is about to go on.
+A thread waits for an answer of the conductor or for another thread: at a lock, and so at everything built on locks,
+such as conditions, events, semaphores, queues and futures. The waker counts a thread as awake before it runs, so a
+rank is never still while one of its threads is about to go on.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 
 class Still(NamedTuple):
-    """A rank of which no thread can go on: the posts that they wait for, and whether a wait ends by the clock.
+    """The state of a rank whose threads are all blocked: the posts that they wait for, and whether a wait can time out.
 
-    `since` counts how often a thread has gone on, so that two stills are equal only where nothing moved in between.
+    `since` counts how often a thread has woken, so two of these are equal only if nothing moved in between.
     """
 
     numbers: tuple[int, ...]
@@ -31,9 +31,9 @@ class Still(NamedTuple):
 class _Wait:
     """One thread's wait: for the answer to a post, or at a lock."""
 
-    is_counted: bool  # the thread is
+    is_counted: bool  # whether the thread is counted
     number: int | None = None
-    is_limited: bool = False  # it ends by the clock, and its thread may go on then
+    is_limited: bool = False  # whether it has a timeout
     turn: Any = field(default_factory=_thread.allocate_lock)
 
 
@@ -42,13 +42,13 @@ class _ThreadState(threading.local):
 
     is_counted = False
     is_unwatched = False
-    wait: _Wait | None = None  # for an answer
+    wait: _Wait | None = None  # its wait for an answer
 
 
 class Waits:
-    """The waits of a rank's threads; `when_still` is called by a thread that goes to sleep as the last one.
+    """The waits of a rank's threads; the last thread to block calls `when_still`.
 
-    Counted are the thread that makes this, and those that others announce by `start`.
+    Counts the thread that makes this, and those announced with `start`.
     """
 
     def __init__(self, when_still: Callable[[], None]) -> None:
@@ -58,8 +58,8 @@ class Waits:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew with this thread alone, in a process that was forked."""
-        self.guard = _thread.RLock()  # reentrant, because a signal's handler may use locks
+        """Start over with only this thread, in a forked process."""
+        self.guard = _thread.RLock()  # reentrant, because a signal handler may use locks
         self._num_awake, self._num_woken = 1, 0
         self._waits: set[_Wait] = set()
         self._counted: set[threading.Thread] = set()
@@ -73,14 +73,14 @@ class Waits:
             self._num_awake += 1
 
     def withdraw(self, thread: threading.Thread) -> None:
-        """Count a thread no longer: it has ended, or could not be started."""
+        """Stop counting a thread that has ended or could not be started."""
         with self.guard:
             self._counted.discard(thread)
             self._num_awake -= 1
         self._when_still()
 
     def run(self, thread: threading.Thread, body: Callable[[], None]) -> None:
-        """Run the body of this thread, which counts to its end if `start` has announced it."""
+        """Run the body of this thread, which is counted until its end if `start` announced it."""
         self._here.is_counted = thread in self._counted
         try:
             body()
@@ -92,31 +92,31 @@ class Waits:
     # waits
 
     def wait_for_answer(self, number: int) -> None:
-        """Note that this thread can do nothing until a post has its answer."""
+        """Mark this thread as blocked until a post has its answer."""
         if self._here.wait is None or self._here.wait.number != number:
             self._here.wait = self.sleep(_Wait(self._here.is_counted, number))
 
     def end_wait_for_answer(self) -> None:
-        """Note that this thread goes on, however that comes."""
+        """Mark this thread as running again, for whatever reason."""
         if self._here.wait is not None:
             self.wake(self._here.wait)
             self._here.wait = None
 
     def answer(self, number: int) -> None:
-        """Note that a post has its answer: who waits for it goes on."""
+        """Wake the threads that wait for a post's answer."""
         with self.guard:
-            for wait in [one for one in self._waits if one.number == number]:
+            for wait in [wait for wait in self._waits if wait.number == number]:
                 self.wake(wait)
 
     def sleep(self, wait: _Wait) -> _Wait:
-        """Note that the wait has begun."""
+        """Begin a wait."""
         with self.guard:
             self._waits.add(wait)
             self._num_awake -= wait.is_counted
         return wait
 
     def wake(self, wait: _Wait) -> None:
-        """Note that the wait is over, once."""
+        """End a wait, unless it has already ended."""
         with self.guard:
             if wait in self._waits:
                 self._waits.remove(wait)
@@ -124,9 +124,9 @@ class Waits:
                 self._num_woken += 1
 
     def still(self, num_asleep: int = 0) -> Still | None:
-        """Why no thread can go on, but for so many that are known to sleep otherwise; None while one can.
+        """Return the rank's blocked state if all threads but `num_asleep` sleeping ones are blocked, otherwise None.
 
-        None, too, where no thread waits for an answer: what they wait for may come from outside the program.
+        Return None also if no thread waits for an answer, because something outside the program may wake them.
         """
         with self.guard:
             numbers = sorted({one.number for one in self._waits if one.number is not None})
@@ -137,12 +137,12 @@ class Waits:
     # locks
 
     def lock(self) -> Any:
-        """A lock that notes who waits at it, to stand in for `threading.Lock`."""
+        """Make a lock that records its waits, to replace `threading.Lock`."""
         return _thread.allocate_lock() if self._here.is_unwatched else Lock(self)
 
     @contextmanager
     def unwatched(self) -> Iterator[None]:
-        """Make locks that note nothing, in this thread."""
+        """Make plain locks in this thread."""
         before, self._here.is_unwatched = self._here.is_unwatched, True
         try:
             yield
@@ -150,28 +150,28 @@ class Waits:
             self._here.is_unwatched = before
 
     def wait_at_lock(self, has_limit: bool) -> _Wait:
-        """The wait of this thread at a lock, which begins."""
+        """Begin a wait of this thread at a lock."""
         return self.sleep(_Wait(self._here.is_counted, is_limited=has_limit))
 
     def report(self) -> None:
-        """Have it known if no thread can go on."""
+        """Call `when_still`, which reports if no thread can go on."""
         self._when_still()
 
 
 class Lock:
-    """A lock that is handed over, first come, first served: who releases it knows which thread goes on."""
+    """A lock that is handed over first come, first served, so its releaser knows which thread goes on."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         self._at_fork_reinit()
 
     def _at_fork_reinit(self) -> None:
-        """Free the lock, in a process that was forked; threads that waited are not there."""
+        """Free the lock in a forked process, which lacks the threads that waited."""
         self._is_held = False
         self._queue: deque[_Wait] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """True once this thread holds the lock; False if it is not to wait, or no longer."""
+        """Acquire the lock and return True; False if it is taken and `blocking` is false or the timeout is over."""
         if timeout != -1 and (not blocking or timeout < 0):
             raise ValueError("can't specify a timeout for a non-blocking call" if not blocking else "timeout < 0")
         with self._waits.guard:
@@ -197,7 +197,7 @@ class Lock:
         return not self._give_up(wait)
 
     def _give_up(self, wait: _Wait) -> bool:
-        """True if the wait is withdrawn; False if the lock was handed over meanwhile."""
+        """Withdraw a wait and return True; False if the lock was handed over meanwhile."""
         with self._waits.guard:
             if wait not in self._queue:
                 return False
@@ -206,7 +206,7 @@ class Lock:
             return True
 
     def release(self) -> None:
-        """Hand the lock to who has waited longest."""
+        """Hand the lock to the thread that has waited longest."""
         with self._waits.guard:
             if not self._is_held:
                 raise RuntimeError("release unlocked lock")
@@ -218,7 +218,7 @@ class Lock:
             wait.turn.release()
 
     def locked(self) -> bool:
-        """True while a thread holds it."""
+        """Whether a thread holds the lock."""
         return self._is_held
 
     def __enter__(self) -> bool:

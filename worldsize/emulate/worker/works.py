@@ -1,4 +1,4 @@
-"""The calls of a rank that are under way, as torch's handles: works and the futures of what they bring."""
+"""The pending calls of a rank as torch's handles: works, and futures of their results."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from worldsize.emulate.worker.waits import Waits
 from worldsize.units import format_ranks
 
 WAITING, DONE = "waiting", "done"
-_CALLBACKS = "callbacks"  # the lane of those of futures
-# torch gives every group a timeout: a program that names one of these is taken to name none
+_CALLBACKS = "callbacks"  # the lane of futures' callbacks
+# torch gives every group a timeout: these defaults count as none
 _UNSET_TIMEOUTS = (constants.default_pg_timeout, constants.default_pg_nccl_timeout)
 _collect_all: Callable[[Any], Any] = torch.futures.collect_all
-# a thread that fulfils a future is part of the lane that waits for it
+# unpatched: a thread that fulfils a future belongs to the lane that waits for it
 _start, _join = threading.Thread.start, threading.Thread.join
 
 
@@ -32,24 +32,24 @@ class Observer(Protocol):
     """An observer of a rank's calls."""
 
     def posting(self, op: str, tensors: Sequence[torch.Tensor], group: Any, reduction: str, peer: int | None) -> Any:
-        """A token for a call that is about to be posted; `posted` gets it back."""
+        """Return a token for a call that is about to be posted, which `posted` gets back."""
         ...
 
     def posted(self, mark: Any, work: Work) -> None:
-        """Note the work of a call."""
+        """Observe the work of a call."""
         ...
 
     def waiting(self, work: Work) -> AbstractContextManager[Any]:
-        """The context in which a program's wait for a call runs."""
+        """Return the context in which a program's wait for a call runs."""
         ...
 
     def changed(self, work: Work, state: str) -> None:
-        """Note that the rank can do nothing until this call is done, or that it is done."""
+        """Observe that the rank waits for this call, or that it is done."""
         ...
 
 
 class Connection(Protocol):
-    """What a work needs of its rank's connection to the conductor, which `client` has."""
+    """The part of `client.Client` that a work needs."""
 
     observer: Observer
     waits: Waits
@@ -84,7 +84,7 @@ class PendingCall(NamedTuple):
 
 
 class Work(torch_internals.Work):
-    """One call under way. Its tensors are filled only when it is waited for, so a forgotten wait always shows."""
+    """One pending call. Its tensors are filled only when it is waited for, so a forgotten wait always shows."""
 
     def __init__(
         self, client: Connection, number: int, call: PendingCall, fill: Callable[[bytes], Any], result: Any
@@ -97,11 +97,11 @@ class Work(torch_internals.Work):
         self.is_there = self._is_over = False  # the latter once the program has waited
         self.asked_s: dict[str, float] = {}  # when it was not done, by what the program asked
         self.source_group: Sequence[int] = ()
-        self.stands_for: Sequence[Work] = ()  # earlier calls of the group, for which nothing else waits
+        self.stands_for: Sequence[Work] = ()  # earlier calls of the group that are waited for together with this one
         self._src, self._body = -1, b""
 
     def take(self, body: bytes, src: int) -> None:
-        """Keep the answer. The thread that reads calls this."""
+        """Store the answer; called by the thread that reads."""
         self._src, self._body = src, body
         self.report(DONE)
         self.is_there = True
@@ -112,7 +112,7 @@ class Work(torch_internals.Work):
         self.take(b"", -1)
 
     def raise_failure(self) -> None:
-        """Raise what this call, or one for which it stands, has failed with.
+        """Raise the failure of this call, or of one for which it stands.
 
         Raises:
             DistBackendError: a rank was lost.
@@ -124,7 +124,7 @@ class Work(torch_internals.Work):
                 raise dist.DistBackendError(f"{work.call} failed: {heard} of virtual time")
 
     def land(self) -> None:
-        """Put the answer into the tensors, once; the lock of the arrivals is held."""
+        """Copy the answer into the tensors, once; the caller holds the lock of the arrivals."""
         for work in (*self.stands_for, self):
             body, work._body = work._body, b""
             work._fill(body)
@@ -134,7 +134,7 @@ class Work(torch_internals.Work):
         self.client.observer.changed(self, state)
 
     def wait(self, timeout: Any = None) -> bool:
-        """True, once the answer is here; in virtual time, the rank waits for the end of the call.
+        """Wait for the answer, in virtual time until the end of the call, and return True.
 
         Raises:
             DistBackendError: the timeout, a `timedelta` of virtual time, was too short, or a rank is lost.
@@ -148,7 +148,7 @@ class Work(torch_internals.Work):
         return True
 
     def await_within(self, timeout_s: float | None) -> None:
-        """Wait until the call is done, but no longer than this, if it is said.
+        """Wait until the call is done, for at most `timeout_s` if it is given.
 
         Raises:
             DistBackendError: it is not done by then.
@@ -158,14 +158,14 @@ class Work(torch_internals.Work):
                 self.client.await_within(work, timeout_s)
 
     def backward(self) -> Backward | None:
-        """The backward that runs in this thread, if one does."""
+        """Return the backward pass that runs in this thread, if any."""
         return self.client.backward()
 
     def is_completed(self) -> bool:
-        """True if the call is done at this moment of virtual time.
+        """Whether the call is done at this moment of virtual time.
 
         Raises:
-            Forbidden: it was not when this was asked before, and no time has passed since.
+        Forbidden: it was not done when last asked, and no virtual time has passed since.
         """
         return self._is_done("is_completed")
 
@@ -178,11 +178,11 @@ class Work(torch_internals.Work):
         return self._is_over
 
     def is_success(self) -> bool:
-        """True if the call is done at this moment of virtual time, and has not failed."""
+        """Whether the call is done at this moment of virtual time and has not failed."""
         return self._is_done("is_success") and not any(work.failure for work in (*self.stands_for, self))
 
     def _source_rank(self) -> int:
-        """The sender's rank within the group, once the call that received from any rank has set `source_group`."""
+        """Return the sender's rank within the group, for a receive from any rank."""
         return self.source_group.index(self._src)
 
     def result(self) -> Any:
@@ -190,11 +190,11 @@ class Work(torch_internals.Work):
         return self._result
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the tensors. Inside backward, it counts as waited for at backward's end, as DDP does."""
+        """Return a future of the tensors; inside backward it counts as waited for at backward's end, as by DDP."""
         if backward := self.client.backward():
             backward.works.append(self)
         future = Future(self)
-        # a thread of its own, because C++ may wait for the future, and a callback may itself wait
+        # a separate thread, because C++ may wait for the future, and a callback may itself wait
         thread = threading.Thread(target=self._fulfil, args=(future,), daemon=True)
         self.client.waits.start(thread)
         self.client.fulfilments.add(thread, future)
@@ -212,20 +212,20 @@ class Work(torch_internals.Work):
 
 
 class Fulfilments:
-    """The threads that fulfil futures, which refer to a call's tensors a moment longer than the program may."""
+    """The threads that fulfil futures; they may hold a call's tensors slightly longer than the program does."""
 
     def __init__(self) -> None:
         self._threads: list[tuple[threading.Thread, weakref.ref[Future]]] = []
         self._lock = threading.Lock()
 
     def add(self, thread: threading.Thread, future: Future) -> None:
-        """Keep a thread that is about to be started."""
+        """Add a thread that is about to be started."""
         with self._lock:
             self._threads = [pair for pair in self._threads if pair[0].is_alive() or pair[0].ident is None]
             self._threads.append((thread, weakref.ref(future)))
 
     def settle(self) -> None:
-        """Wait for the end of each thread whose future is fulfilled, unless a callback holds it up."""
+        """Wait for each thread whose future is fulfilled to end, unless a callback holds it up."""
         for thread, reference in self._threads:
             future = reference()
             if future is None or (future.done() and not future.has_callbacks):
@@ -234,7 +234,7 @@ class Fulfilments:
 
 
 class Backward:
-    """The calls of one backward whose futures C++ waits for at its end, where no Python is called."""
+    """The calls of one backward pass whose futures C++ waits for at its end without calling Python."""
 
     def __init__(self, client: Connection, number: int) -> None:
         self.number = number
@@ -244,7 +244,7 @@ class Backward:
         torch_internals.call_when_backward_ends(self._end)
 
     def _end(self) -> None:
-        """Wait for the calls in virtual time, and raise what has failed: C++ would take the error for tensors."""
+        """Wait for the calls in virtual time, and raise any failure: C++ would mistake the error for tensors."""
         self._client.last_backward = None
         for work in self.works:
             work.await_within(work.timeout_s)
@@ -258,21 +258,22 @@ class Backward:
 
 
 class Future(torch.futures.Future):  # type: ignore[type-arg]
-    """A future of what calls bring, filled when their answers come. Its rank waits for them in virtual time too."""
+    """A future of the results of calls, fulfilled when their answers come; waiting for it takes virtual time."""
 
     def __init__(self, *works: Work) -> None:
         super().__init__()
         self._works = works
-        self._marks: list[int] = []  # where the callbacks that make it were done, on a lane of their own
+        # on the callbacks' lane, where the callbacks that produce this future's value ended
+        self._marks: list[int] = []
         self.has_callbacks = False
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
-        """Have a callback run once the future is fulfilled, in the thread that fulfils it."""
+        """Register a callback that the thread that fulfils the future runs afterwards."""
         self.has_callbacks = True
         super().add_done_callback(callback)
 
     def wait(self) -> Any:
-        """The tensors, or what a callback made of them.
+        """Wait for the tensors, or for the callback's result.
 
         Raises:
             Exception: the call or the callback failed.
@@ -282,7 +283,7 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
         return self.join()
 
     def join(self) -> Any:
-        """The same, waiting for no more than the callback."""
+        """Return the value, waiting in virtual time only for the callbacks."""
         value = super().wait()
         self._join_callbacks()
         return value
@@ -292,10 +293,10 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
             self._works[0].client.join(mark)
 
     def then(self, callback: Callable[[Any], Any]) -> Future:  # type: ignore[override]
-        """A future of what the callback makes of this one.
+        """Return a future of the callback's result.
 
-        Inside backward the callback runs at once, as with NCCL, where only its stream waits for the call: so the order
-        of what it communicates is the same on all ranks. Elsewhere it runs in a thread, once the call is done.
+        Inside backward the callback runs at once, as with NCCL, where only its stream waits for the call: its
+        communication then has the same order on all ranks. Elsewhere it runs in a thread, once the call is done.
         """
         after = Future(*self._works)
 
@@ -314,7 +315,7 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
         with client.on_lane(_CALLBACKS, client.mark()):
             self._join_callbacks()
             for work in self._works:
-                client.await_answer(work)  # on this machine alone
+                client.await_answer(work)  # in real time only
                 client.step(WAIT, work.number)
             with suppress(Exception):  # the callback gets it
                 super().wait()
@@ -341,26 +342,26 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
 
 
 def lead_collected_futures() -> None:
-    """Have torch collect futures of calls into one of ours.
+    """Make torch collect futures of calls into a `Future`.
 
-    Torch's own runs a callback in this thread where all are filled already, and else in the thread that fills the last
-    one, whose work is not counted: virtual time would depend on which came first.
+    Torch's own runs a callback in this thread if all are fulfilled already, otherwise in the thread that fulfils the
+    last one, whose work is not counted: virtual time would depend on a race.
     """
 
     def collect_all(futures: Sequence[Any]) -> Any:
         """A future of these futures, once all are filled."""
-        is_ours = futures and all(isinstance(one, Future) for one in futures)
+        is_ours = futures and all(isinstance(future, Future) for future in futures)
         return Future.of_all(futures) if is_ours else _collect_all(futures)
 
     def wait_all(futures: Sequence[Any]) -> list[Any]:
-        """What these futures are filled with, once all are."""
-        return [one.wait() for one in collect_all(futures).wait()]
+        """Wait for all these futures and return their values."""
+        return [future.wait() for future in collect_all(futures).wait()]
 
     torch.futures.collect_all, torch.futures.wait_all = collect_all, wait_all
 
 
 def seconds(timeout: timedelta | None) -> float | None:
-    """The seconds of a timeout; None where it stands for none, as torch's defaults do."""
+    """Convert a timeout to seconds; None if there is none, which torch's defaults count as."""
     if timeout is None or timeout in _UNSET_TIMEOUTS or timeout <= timedelta(0):
         return None
     return timeout.total_seconds()

@@ -1,4 +1,4 @@
-"""Methods that are wrapped on an emulated rank."""
+"""Wrapping of methods on an emulated rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def around(owner: Any, name: str, call: Callable[..., Any]) -> None:
-    """Have `call(before, self, ...)` stand in for a method, `before` being what it was."""
+    """Replace a method with `call(before, self, ...)`, where `before` is the original method."""
     before = getattr(owner, name)
 
     @wraps(before)
