@@ -1,4 +1,4 @@
-"""Runs on paper: a program on tensors without data, recorded once and priced on any described cluster."""
+"""Runs on paper: a program runs on fake tensors, is recorded once, and is priced on any described cluster."""
 
 from worldsize.paper.declared import declared
 from worldsize.paper.depth import DeepRun

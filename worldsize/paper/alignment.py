@@ -1,4 +1,4 @@
-"""Two records of one program, of which the deeper one has more equal layers, laid side by side."""
+"""Alignment of two records of one program, the deeper of which has more identical layers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from worldsize.paper.record import OperatorLocation, RankRecord
 
 
 def levels_side_by_side(shallow: RankRecord, deep: RankRecord) -> set[tuple[int, int]]:
-    """The bytes that both hold at the same place of the program, once for every such place.
+    """Return the pairs of bytes that both records hold at corresponding places of the program.
 
-    A place is the same if as many layers come before it, or as many after it: of equal layers, it cannot be seen which
-    the shallow one lacks. With all layers, any other place lies between two of these.
+    Places correspond if as many layers precede them, or as many follow: of identical layers, one cannot tell which
+    the shallow program lacks. In the full program, every other place lies between two of these.
     """
     places, deep_places = _places(shallow), _places(deep)
     # a result may grow with the number of layers
@@ -31,7 +31,7 @@ def _places(record: RankRecord) -> list[OperatorLocation]:
 def _matched(
     shallow: Sequence[Any], deep: Sequence[Any], loose_shallow: Sequence[Any], loose_deep: Sequence[Any]
 ) -> dict[int, int]:
-    """A counterpart in the deep sequence for each element of the shallow one that has one, in the same order."""
+    """Match elements of the shallow sequence to elements of the deep one, in the same order."""
     found: dict[int, int] = {}
     for tag, start, stop, start_deep, stop_deep in SequenceMatcher(None, shallow, deep, autojunk=False).get_opcodes():
         if tag == "equal":
@@ -46,7 +46,7 @@ def _matched(
 def _slid(
     matched: dict[int, int], shallow: Sequence[Any], deep: Sequence[Any], order: Iterable[int], step: int
 ) -> dict[int, int]:
-    """The same, with what the shallow sequence lacks moved as far on in this order as its elements let it."""
+    """Return the match with its gaps moved as far along `order` as equal elements permit."""
     found: dict[int, int] = {}
     for one in order:
         if one in matched:

@@ -1,4 +1,4 @@
-"""A program on paper that says "cuda", or a GPU's number: its tensors stay the CPU's; what needs a GPU is refused."""
+"""Programs on paper that use "cuda" or a GPU's number: tensors stay on the CPU; what needs a GPU is refused."""
 
 # pyright: reportAttributeAccessIssue=false, reportPrivateImportUsage=false
 
@@ -29,7 +29,7 @@ _OF_THE_ALLOCATOR = (
     "memory_summary",
     "mem_get_info",
 )
-_NO_GPU = {  # what torch says where there is none, and what to write instead
+_NO_GPU = {  # torch's error without a GPU, and what to write instead
     "Cannot access accelerator": 'no GPU to number: say ws.device() for a rank\'s device, or torch.device("cuda", 0)',
     "Cannot get CUDA generator": "no generator of a GPU: make it by torch.Generator()",
     "FSDP needs a non-CPU accelerator": "no GPU for FullyShardedDataParallel: shard by fully_shard, which is FSDP2",
@@ -37,7 +37,7 @@ _NO_GPU = {  # what torch says where there is none, and what to write instead
 
 
 def stand_in() -> None:
-    """Have this process take what a program has on a GPU as its own, and answer or refuse `torch.cuda`."""
+    """Let this process treat the program's GPU tensors as CPU tensors, and answer or refuse `torch.cuda`."""
     torch.Tensor.to = _to_cpu(torch.Tensor.to)
     torch.nn.Module.to = _to_cpu(torch.nn.Module.to)
     torch.nn.Module.to_empty = _to_cpu(torch.nn.Module.to_empty)
@@ -64,9 +64,9 @@ def stand_in() -> None:
 
 
 class OnCpu(TorchFunctionMode):
-    """The context in which a tensor that is made on a GPU by its number is made on the CPU.
+    """The context in which a tensor that is made on a GPU by number is made on the CPU.
 
-    One that is made there by name is found by `worldsize.paper.operator_log`, wherever it is made.
+    A tensor made on a GPU by name is handled in `worldsize.paper.operator_log`, wherever it is made.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -77,10 +77,10 @@ class OnCpu(TorchFunctionMode):
 
 @contextmanager
 def saying_why() -> Iterator[None]:
-    """The context in which torch's own errors for a GPU that is not there say what to write instead.
+    """Reword torch's errors about a missing GPU to say what to write instead.
 
     Raises:
-        RuntimeError: as within, in better words where it is one of those.
+    RuntimeError: the block raised it; reworded if it is one of these errors.
     """
     try:
         yield
@@ -104,7 +104,7 @@ def _refused_memory(*_args: Any, **_kwargs: Any) -> NoReturn:
 
 
 def _own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as an object of its own: torch.compile has a rule for each of torch's functions."""
+    """Wrap the function in a new object: torch.compile has a rule for each of torch's functions."""
     return lambda *args, **kwargs: function(*args, **kwargs)
 
 
@@ -113,7 +113,7 @@ def _none(*_args: Any, **_kwargs: Any) -> None:
 
 
 def _to_cpu(to: Any) -> Any:
-    """A call whose device, wherever it is given, is the CPU for a GPU."""
+    """Wrap `to` so that any GPU among its arguments becomes the CPU."""
 
     @functools.wraps(to)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -125,7 +125,7 @@ def _to_cpu(to: Any) -> Any:
 
 
 def _given(name: str, change: Callable[[Any], Any], function: Any) -> Any:
-    """A function of which one argument, if it is given, is changed."""
+    """Wrap a function so that one argument is changed if it is given."""
     place = list(inspect.signature(function).parameters).index(name)
 
     @functools.wraps(function)
@@ -140,9 +140,9 @@ def _given(name: str, change: Callable[[Any], Any], function: Any) -> Any:
 
 
 def _casting_as_on_a_gpu(init: Callable[..., None]) -> Callable[..., None]:
-    """The constructor of autocast, which on a CPU's tensors does nothing where it is a GPU's.
+    """Wrap autocast's constructor so that a GPU's autocast also acts on CPU tensors.
 
-    A GPU's casts to float16 unless it is given a type.
+    A GPU's autocast uses float16 unless it is given a type.
     """
 
     @functools.wraps(init)
@@ -155,7 +155,7 @@ def _casting_as_on_a_gpu(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _here(value: Any) -> Any:
-    """The CPU for a GPU by name or number, anything else as it is."""
+    """Replace a GPU, by name or number, with the CPU; return anything else as it is."""
     is_named = isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda"
     if type(value) is int or is_named:
         return "cpu" if isinstance(value, str) else torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Numbers that a program reads from a tensor, and on paper are declared: how a router spreads tokens over experts."""
+"""Numbers that a program reads from a tensor and declares on paper, such as a router's tokens per expert."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def declared(tensor: torch.Tensor, *, on_paper: Sequence[int]) -> list[Any]:
-    """The numbers in a tensor of one dim, as a list; on paper, where it has none, those of `on_paper`.
+    """Return the numbers in a one-dimensional tensor as a list; on paper, where it has no data, those of `on_paper`.
 
     Raises:
-        ValueError: `on_paper` has not as many numbers as the tensor.
+        ValueError: `on_paper` does not have one number per element of the tensor.
     """
     if tensor.dim() != 1 or len(on_paper) != len(tensor):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A program of many equal layers, from its records with fewer of them."""
+"""The figures of a program with many identical layers, extrapolated from records with fewer layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worldsize.paper.result import PaperRun, cluster_of
 class DeepRun(StepFigures):
     """A step's figures at a depth that is not recorded, each on the line through those of the two largest recorded.
 
-    `runs` are the recorded ones by their number of layers; their timelines show what a layer does.
+    `runs` maps each recorded number of layers to its run; their timelines show what a layer does.
     """
 
     num_layers: int
@@ -66,38 +66,38 @@ class DeepRun(StepFigures):
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes that a rank puts on the wire in the last training step; of several, the one that sends most."""
+        """Bytes that the rank which sends most sends in the last training step."""
         return self._line(lambda run: run.sent_bytes)
 
     def flops(self, is_useful: bool = True) -> float:
-        """Flops of a rank's step, the mean over the recorded ones; useful ones are not computed a second time."""
+        """Return the flops of a rank's step, averaged over the recorded ranks; useful flops exclude recomputation."""
         return self._line(lambda run: run.flops(is_useful))
 
     @property
     def without_flops(self) -> Mapping[str, int]:
-        """The calls of custom operators that are priced by the memory they move alone, by name, at this depth."""
+        """The number of calls, by name, of custom operators priced only by the memory they move, at this depth."""
         names = self.runs[self._two[1]].without_flops
         return {name: round(self._line(lambda run, name=name: run.without_flops.get(name, 0))) for name in names}
 
     @cached_property
     def peak_bytes(self) -> float:  # type: ignore[override]
-        """The most bytes that a recorded rank's tensors hold; of several, those of the one that then holds most."""
+        """The peak bytes of the tensors of the recorded rank that holds most at this depth."""
         return max(self._peak_of(*pair) for pair in zip(*self._records, strict=True))
 
     def _peak_of(self, shallow: RankRecord, deep: RankRecord) -> float:
-        """The highest of the lines through what a rank holds at each place of the program, and that of its peaks.
+        """Extrapolate what a rank holds at each place of the program, and its peak, and return the largest.
 
-        Another place than in the records may peak where there are more layers.
+        With more layers, the peak may be at a different place than in the records.
         """
         peaks = shallow.memory.most_bytes, deep.memory.most_bytes
         return max(self._on_line(*pair) for pair in [peaks, *levels_side_by_side(shallow, deep)])
 
     @property
     def error_fraction(self) -> Mapping[str, float] | None:
-        """How far the line through two depths misses a third, by figure; None where only two are recorded.
+        """The relative error, by figure, of a line through two depths at a third; None if only two are recorded.
 
-        Of the peak, it is also by how much `peak_bytes` would be another without the third, if that is more: another
-        place may peak there.
+        For the peak, it is at least the relative change of `peak_bytes` without the third depth, because the peak may
+        move to a different place.
         """
         *shallow, deepest = sorted(self.runs)
         if len(shallow) < 2:
@@ -109,7 +109,7 @@ class DeepRun(StepFigures):
         return missed | {"peak_bytes": max(missed["peak_bytes"], changed, key=abs)}
 
     def on(self, cluster: Cluster | str) -> DeepRun:
-        """The same records, priced on another cluster.
+        """Price the same records on another cluster.
 
         Raises:
             ValueError: there is no such cluster, or it has too few GPUs.
@@ -121,7 +121,7 @@ class DeepRun(StepFigures):
         return self._on_line(*(figure(self.runs[depth]) for depth in self._two))
 
     def _on_line(self, start: float, stop: float) -> float:
-        """What lies on the line through the values of the two depths."""
+        """Extrapolate linearly from the values at the two depths."""
         first, second = self._two
         return start + (stop - start) * (self.num_layers - first) / (second - first)
 
@@ -131,10 +131,10 @@ class DeepRun(StepFigures):
 
 
 def depths_of(depths: Sequence[int], num_layers: object) -> list[int]:
-    """The depths to be recorded.
+    """Validate the depths to record.
 
     Raises:
-        ValueError: they are fewer than two, not rising, or not below the program's first argument.
+        ValueError: they are fewer than two, not ascending, or above the program's first argument.
     """
     is_sequence = isinstance(depths, Sequence) and all(type(depth) is int for depth in depths)
     rising = sorted(set(depths)) if is_sequence else []

@@ -1,4 +1,4 @@
-"""What a step on paper takes and holds, however it is known, and a formula of one's own beside it."""
+"""The time, memory and other figures of a step on paper, and their comparison with a formula."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StepFigures:
     @property
     @abstractmethod
     def sent_bytes(self) -> float:
-        """Bytes that a rank puts on the wire in a step."""
+        """Bytes that a rank sends in a step."""
 
     @property
     @abstractmethod
@@ -42,16 +42,16 @@ class StepFigures:
 
     @abstractmethod
     def flops(self, is_useful: bool = True) -> float:
-        """Flops of a rank's step; useful ones are not computed a second time."""
+        """Return the flops of a rank's step; useful flops exclude recomputation."""
 
     @property
     @abstractmethod
     def without_flops(self) -> Mapping[str, int]:
-        """The calls of custom operators that are priced by the memory they move alone, by name."""
+        """The number of calls, by name, of custom operators priced only by the memory they move."""
 
     @property
     def fits(self) -> bool:
-        """True if no rank's tensors hold more than its GPU has."""
+        """Whether every rank's tensors fit in its GPU's memory."""
         return self.peak_bytes <= self.cluster.gpu.memory_bytes
 
     @property
@@ -69,16 +69,16 @@ class StepFigures:
 
     @property
     def mfu_fraction(self) -> float:
-        """The useful flops of a step over those that the recorded GPUs could do meanwhile in bfloat16.
+        """The useful flops of a step divided by the GPUs' bfloat16 peak over the same time.
 
-        Useful are the flops of products and attention, of a causal attention half, without what is computed again in
-        backward. Source of the term: Chowdhery et al. 2022 (PaLM), appendix B, who count the whole of attention.
+        Useful flops are those of matmuls and attention (half for causal attention), without recomputation in backward.
+        Source of the term: Chowdhery et al. 2022 (PaLM), appendix B, who count causal attention in full.
         """
         return self._fraction(self.flops())
 
     @property
     def hfu_fraction(self) -> float:
-        """The same with what is computed again: hardware's flops."""
+        """The hardware FLOP utilisation: like `mfu_fraction`, but including recomputation."""
         return self._fraction(self.flops(is_useful=False))
 
     def _fraction(self, flops: float) -> float:
@@ -87,10 +87,10 @@ class StepFigures:
         return flops / self.step_s / peak if self.step_s else 0.0  # a program may compute nothing
 
     def compare(self, formula: Callable[..., Any] | Mapping[str, float], *args: Any) -> Table:
-        """A formula's figures beside these: a table of what it says, what is on paper, and how far off it is.
+        """Compare a formula's figures with these: a table of both and of the formula's error.
 
-        `formula(*args)` returns figures by name, such as `step_s`, `mfu_fraction`, `sent_bytes`, `peak_bytes`, or at
-        the peak `weights_bytes` and `activations_bytes`; a single number has the function's name.
+        `formula(*args)` returns figures by name, such as `step_s`, `mfu_fraction`, `sent_bytes`, `peak_bytes`, or the
+        peak's `weights_bytes` and `activations_bytes`; a single number takes the function's name.
 
         Raises:
             ValueError: it returns something else, or a figure that a run on paper does not have.
@@ -129,7 +129,7 @@ class StepFigures:
         return found
 
     def described(self, what: str) -> str:
-        """The run in a sentence; `what` says what is recorded."""
+        """Describe the run in a sentence; `what` says what was recorded."""
         gpu = self.cluster.gpu
         room = "fits on" if self.fits else "does not fit on"
         return (
@@ -141,13 +141,13 @@ class StepFigures:
 
     @property
     def _unpriced(self) -> str:
-        """What has no flops in these figures, in words."""
+        """A phrase that names the operators whose flops are not counted."""
         calls = [f"{number:,} of {name}" for name, number in self.without_flops.items()]
         return f"; without the flops of custom operators: {', '.join(calls)}" if calls else ""
 
 
 def _by_name(formula: Callable[..., Any], value: Any) -> Mapping[str, float]:
-    """What a formula returned, by name; a single number has the formula's."""
+    """Return a formula's figures by name; a single number takes the formula's name."""
     if isinstance(value, Mapping):
         return value
     if not isinstance(value, Real):

@@ -1,4 +1,4 @@
-"""A process group on paper: every call of torch.distributed is noted, and moves nothing."""
+"""A process group on paper: every call of torch.distributed is recorded but moves no data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PaperGroup(backend.EmulatedGroup):
     _client: Recorder
 
     def getBackendName(self) -> str:
-        """The backend's name, as torch shows it."""
+        """Return the backend's name, as torch shows it."""
         return BACKEND
 
     def _post(
@@ -57,7 +57,7 @@ def join(recorder: Recorder) -> None:
 
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
     backend.lead_here(BACKEND, recorder)
-    # all ranks of a job but this one are on paper only: nobody would come to a barrier of the store
+    # the job's other ranks do not exist, so a barrier of the store would never end
     distributed_c10d._store_based_barrier = lambda *_args, **_options: None
     store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group(BACKEND, store=store, rank=recorder.rank, world_size=recorder.world_size)
@@ -65,15 +65,15 @@ def join(recorder: Recorder) -> None:
 
 
 class _Functional:
-    """The collectives of `torch.ops._c10d_functional`, as calls of their groups."""
+    """The collectives of `torch.ops._c10d_functional`, turned into calls of their groups."""
 
     def __init__(self) -> None:
-        self._under_way: dict[int, PaperWork] = {}  # by the address of the result's storage
+        self._under_way: dict[int, PaperWork] = {}  # address of the result's storage -> work
 
     def communicate(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The result of an operator, noted as its group's call or as the wait for one."""
+        """Record an operator as its group's call, or as the wait for one, and return its result."""
         name = func.overloadpacket.__name__
-        if name == "_wrap_tensor_autograd":  # of which torch's fake result is no handle to be waited for
+        if name == "_wrap_tensor_autograd":  # torch's fake result for it cannot be waited for
             return AsyncCollectiveTensor(args[0])
         if name == "wait_tensor":
             if work := self._under_way.pop(args[0].untyped_storage()._cdata, None):
@@ -95,7 +95,7 @@ def _all_to_all(group: Any, args: Any, out: Any) -> PaperWork:
 
 
 def _each(call: str) -> Callable[[Any, Any, Any], PaperWork]:
-    """One call for each tensor; the last stands for all, as a group's calls end in order."""
+    """Make a function that calls once per tensor; the last work stands for all, since a group's calls end in order."""
 
     def calls(group: Any, args: Any, out: Any) -> PaperWork:
         pairs = zip(tensors_in(out), tensors_in(args[:1]), strict=True)

@@ -1,4 +1,4 @@
-"""How much a rank holds at each place of its program, by which runs of other depths are laid side by side."""
+"""The memory that a rank holds at each place of its program, used to align runs of different depths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worldsize.paper.record import MemoryLevel, OperatorLocation
 
 
 class LevelMeter(MemoryMeter):
-    """A meter that also notes the place of each operation in the program; `phase` gives that of training."""
+    """A meter that also records the place of each operation in the program; `phase` returns the phase of training."""
 
     def __init__(self, phase: Callable[[], str], **options: Any) -> None:
         super().__init__(**options)
@@ -23,9 +23,9 @@ class LevelMeter(MemoryMeter):
         self._of_operations: list[int] = []  # which of the places
 
     def take_operation(self, func: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
-        """Take an operation, once it has run."""
+        """Record an operation that has run."""
         name, (filename, number) = func.overloadpacket.__name__, line_of_program()
-        module = re.sub(r"\d+", "", self._modules.current)  # that of one layer is that of all
+        module = re.sub(r"\d+", "", self._modules.current)  # without numbers, all layers have the same name
         size_bytes = sum(one.numel() * one.element_size() for one in outputs)
         place = OperatorLocation(name, self._phase(), module, f"{filename}:{number}", size_bytes)
         self._of_operations.append(self._places.setdefault(place, len(self._places)))

@@ -1,4 +1,4 @@
-"""What a program cannot have on paper, where tensors have no data and other ranks give none, refused in words."""
+"""Refusals of what a program cannot do on paper, where tensors have no data and other ranks send none."""
 
 # pyright: reportAttributeAccessIssue=false, reportPrivateImportUsage=false
 
@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed import distributed_c10d
 
-_OF_OBJECTS = {  # what they give comes from other ranks
+_OF_OBJECTS = {  # their results come from other ranks
     inspect.unwrap(getattr(distributed_c10d, name)).__code__: name
     for name in (
         "all_gather_object",
@@ -25,11 +25,11 @@ _OF_OBJECTS = {  # what they give comes from other ranks
 
 
 class NoData(RuntimeError):
-    """A program that looks at the numbers in a tensor, or at what another rank sends, which on paper it has not."""
+    """The program reads the numbers in a tensor, or another rank's data, which do not exist on paper."""
 
 
 def refusal(sentence: str) -> NoData:
-    """The error in these words; inside a collective of objects, in words about that."""
+    """Make the error with this text; inside a collective of objects, with a text about that instead."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if name := _OF_OBJECTS.get(frame.f_code):
@@ -42,12 +42,12 @@ def refusal(sentence: str) -> NoData:
 
 
 def refuse_copies_of_data() -> None:
-    """Have this process refuse what would hand the data of a fake tensor to NumPy, to a file or to other code."""
+    """Make this process refuse to pass the data of a fake tensor to NumPy, to a file or to other code."""
     FakeTensor.numpy = FakeTensor.__array__ = _refused_numpy
     FakeTensor.__dlpack__ = _refused_numpy
     torch.utils.dlpack.to_dlpack = _refused_numpy
     FakeTensorMode.__reduce_ex__ = _refused_file
-    FakeTensorMode.__deepcopy__ = lambda mode, _memo: mode  # a copied tensor goes with those that there are
+    FakeTensorMode.__deepcopy__ = lambda mode, _memo: mode  # a copied tensor stays in the same mode
 
 
 def _refused_numpy(*_args: Any, **_kwargs: Any) -> NoReturn:

@@ -1,4 +1,4 @@
-"""A program on paper that asks how many ranks a node has: on another cluster it might do something else."""
+"""Detection of programs on paper that ask how many ranks a node has: on another cluster they may behave differently."""
 
 # pyright: reportAttributeAccessIssue=false, reportPrivateImportUsage=false
 
@@ -15,13 +15,13 @@ import torch
 from worldsize.memory.program_lines import is_program, quote_line
 
 _NAME = "LOCAL_WORLD_SIZE"
-_OF_THE_ENVIRONMENT = ("os", "collections.abc")  # whose functions read it for a program
+_OF_THE_ENVIRONMENT = ("os", "collections.abc")  # modules whose functions read the environment for a program
 
 
 def report_questions(report: Callable[[str], None]) -> None:
-    """Have this process report each line of the program that asks for a node's number of ranks, or of GPUs.
+    """Report each line of the program that asks for a node's number of ranks or GPUs.
 
-    torch's own questions change nothing on paper, and its answer to them is that there is no GPU.
+    Torch's own questions do not matter on paper; the answer to them is that there is no GPU.
     """
     read, num_gpus = os._Environ.__getitem__, torch.cuda.device_count
 
@@ -42,7 +42,7 @@ def report_questions(report: Callable[[str], None]) -> None:
 
 
 def _asking_line() -> str:
-    """The line that asks; empty where it is not the program's."""
+    """Return the line that asks; empty if it is not in the program."""
     frame = sys._getframe(2)
     while frame.f_globals.get("__name__") in _OF_THE_ENVIRONMENT and frame.f_back:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""The log of torch's operators on fake tensors, and the answers to a program that looks at data."""
+"""The log of torch's operators on fake tensors, and the answers to a program that reads data."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def _step(_scaler: Any, optimizer: Any, _state: Any, *args: Any, **kwargs: Any) 
 
 
 class OperatorLog(Meter, TorchDispatchMode):
-    """The operators since the last call of `take`, counted by what they are and by the phase of training.
+    """The operators since the last call of `take`, counted by their work and phase of training.
 
-    The collectives of `torch.ops._c10d_functional`, which fake tensors answer by themselves, go to `communicate`.
+    The collectives of `torch.ops._c10d_functional`, which fake tensors would answer themselves, go to `communicate`.
     """
 
     def __init__(self, flush: Callable[[], None]) -> None:
@@ -82,8 +82,8 @@ class OperatorLog(Meter, TorchDispatchMode):
         self.communicate: Callable[[Any, Any, Any], Any] = lambda func, args, kwargs: func(*args, **kwargs)
         self.is_updating = False
         self.num_operators = 0
-        self.without_flops: Counter[str] = Counter()  # calls of custom operators whose flops nobody counts
-        self.phase = OTHER  # of the operators that are logged and not taken
+        self.without_flops: Counter[str] = Counter()  # calls of custom operators without a formula for flops
+        self.phase = OTHER  # of the operators logged since the last `take`
         self._flush = flush
         self._batch: Counter[int] = Counter()
 
@@ -92,13 +92,13 @@ class OperatorLog(Meter, TorchDispatchMode):
         self.__enter__()
 
     def take(self) -> Counter[int]:
-        """The operators since the last call: how often each of `works` ran, by its place."""
+        """Return how often each of `works`, by index, has run since the last call."""
         batch, self._batch = self._batch, Counter()
         return batch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented  # the wrapper's own operations on this rank's tensors come through here next
+            return NotImplemented  # the wrapper's operations on this rank's inner tensors come through here next
         kwargs = kwargs or {}
         if (device := kwargs.get("device")) is not None and device.type == "cuda":
             kwargs = {**kwargs, "device": _CPU}  # a fake tensor of a GPU would need torch's own CUDA in backward
@@ -138,7 +138,7 @@ class OperatorLog(Meter, TorchDispatchMode):
 
 
 def _num_counts(func: Any, args: Any, kwargs: Any) -> int:
-    """The counts that `torch.bincount` was asked for at least, and gives where no number is larger; otherwise 0."""
+    """Return the `minlength` of a call of `torch.bincount`, taken as the size of its result; otherwise 0."""
     if func.overloadpacket.__name__ != "bincount":
         return 0
     return kwargs.get("minlength", args[2] if len(args) > 2 else 0)
@@ -149,10 +149,10 @@ def _is_masked(indices: Any) -> bool:
 
 
 def _answer(func: Any, args: Any) -> float:
-    """What a look at data gets: nan for one floating-point number.
+    """Answer a program that reads data: NaN for one floating-point number.
 
     Raises:
-        NoData: it is a look at anything else.
+    NoData: it reads anything else.
     """
     name, looked_at = func.overloadpacket.__name__, args[0]
     if name == "_local_scalar_dense" and looked_at.dtype.is_floating_point:

@@ -1,4 +1,4 @@
-"""The price of records on a cluster: the emulator's own, by `worldsize.operators` and `worldsize.pricing`."""
+"""The price of records on a cluster, computed as for emulation with `worldsize.operators` and `worldsize.pricing`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WITH_DATA = "run it on an emulated cluster of a few ranks, by ws.run(..., clust
 class PricedRecords:
     """Records on a cluster: their timeline, and by rank start and end of the last training step, and its flops.
 
-    `useful_flops` leave out what is computed a second time.
+    `useful_flops` exclude recomputation.
     """
 
     timeline: Timeline
@@ -34,7 +34,7 @@ def price(records: Sequence[RankRecord], cluster: Cluster) -> PricedRecords:
     """The price of the recorded ranks, which run side by side; other ranks are taken to be in time.
 
     Raises:
-        ValueError: with data the recorded ranks would hang, or fail: their calls do not meet.
+    ValueError: the calls of the recorded ranks do not match, so with data they would hang or fail.
     """
     steps = {one.rank: _timed(one, cluster.gpu) for one in records}
     try:
@@ -56,7 +56,7 @@ def price(records: Sequence[RankRecord], cluster: Cluster) -> PricedRecords:
 
 
 def _timed(record: RankRecord, gpu: Gpu) -> list[Step]:
-    """The steps, each batch of work with the seconds that it takes."""
+    """Return the steps, with the duration of each batch of work."""
     seconds = [operators.time_s(work.operator, gpu, work.name, work.phase) for work in record.works]
     batches_s = [sum(number * seconds[place] for place, number in batch.items()) for batch in record.batches]
     return [
@@ -77,12 +77,12 @@ def _prices(cluster: Cluster) -> ClusterPrices:
 
 
 def _operations(records: Sequence[RankRecord]) -> list[Operation]:
-    """The operations that the posts make up: the n-th send of a tag to a rank meets the n-th receive of that tag.
+    """Match posts to operations: the n-th send with a tag to a rank matches the n-th receive with that tag.
 
-    Where a recorded rank takes no part, an operation never happens.
+    An operation that a recorded member does not post never happens.
 
     Raises:
-        ValueError: what meets does not match.
+    ValueError: matched posts differ.
     """
     found: dict[object, Operation] = {}
     num_messages: dict[object, int] = defaultdict(int)
@@ -91,7 +91,7 @@ def _operations(records: Sequence[RankRecord]) -> list[Operation]:
             key, operation = _of_post(record, post, num_messages)
             known = found.setdefault(key, operation)
             _refuse_mismatch(known, record, post, operation)
-            size_bytes = max(known.size_bytes, operation.size_bytes)  # of ranks that send less, the others decide
+            size_bytes = max(known.size_bytes, operation.size_bytes)  # the rank that sends most decides
             found[key] = known._replace(size_bytes=size_bytes, parts={**known.parts, record.rank: post.number})
     recorded = {one.rank for one in records}
     members = {id(one.ranks): recorded.intersection(one.ranks) for one in found.values()}
@@ -113,7 +113,7 @@ def _refuse_mismatch(known: Operation, record: RankRecord, post: RecordedPost, o
 
 
 def _hang(records: Sequence[RankRecord], posts: Mapping[int, int]) -> str:
-    """What recorded ranks wait for that never comes, in a sentence."""
+    """Describe in a sentence what the recorded ranks wait for in vain."""
     waits = [
         f"rank {record.rank} in {_called(record.posts[posts[record.rank] - 1])}"
         for record in records
@@ -140,10 +140,10 @@ def _of_post(record: RankRecord, post: RecordedPost, num_messages: dict[object, 
 
 
 def _last_step(boundaries: Sequence[Boundary]) -> tuple[Boundary | None, Boundary | None]:
-    """Where the last training step begins and ends: at updates by one optimizer, with a forward pass between them.
+    """Return the bounds of the last training step: updates by one optimizer with a forward pass between them.
 
-    Of several optimizers the one counts that steps most often. With one step, it begins with the first forward pass.
-    Where no module has one, the updates alone bound it.
+    With several optimizers, the one that steps most often counts. A single step begins with the first forward pass.
+    If no module has a forward pass, the updates alone are the bounds.
     """
     begins = [place for place, one in enumerate(boundaries) if one.kind == BEGIN]
     first = begins[0] if begins else -1

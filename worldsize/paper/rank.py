@@ -1,4 +1,4 @@
-"""What runs in a process that stands for one rank of a job on paper."""
+"""The code of a process that represents one rank of a job on paper."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from worldsize.paper.side import NeedsRanks, Side
 def record(
     fn: Callable[..., Any], args: Sequence[Any], world_size: int, local_world_size: int, ranks: Sequence[int]
 ) -> bytes:
-    """The record of `fn(*args)` as one of these ranks runs it, as the bytes of JSON; see `worldsize.paper.record`.
+    """Record `fn(*args)` as one of these ranks runs it, and return JSON; see `worldsize.paper.record`.
 
-    This process is a rank of `worldsize.run`, whose group it leaves. Where the program needs data of ranks that are not
-    recorded, the bytes are a list of the ranks that must be recorded together.
+    This process is a rank of `worldsize.run`, whose group it leaves. If the program needs data of ranks that are not
+    recorded, return a JSON list of the ranks that must be recorded together.
     """
     try:
         text = _recorded(fn, args, world_size, local_world_size, ranks).to_json()
@@ -92,7 +92,7 @@ def _recorded(
 
 
 def _be(rank: int, world_size: int, local_world_size: int) -> None:
-    """Give the program the environment of this rank."""
+    """Set the environment variables of this rank."""
     local_world_size = min(local_world_size, world_size)
     os.environ |= {
         "RANK": str(rank),
@@ -104,7 +104,7 @@ def _be(rank: int, world_size: int, local_world_size: int) -> None:
 
 @contextmanager
 def _on_paper(recorder: Recorder) -> Iterator[LevelMeter]:
-    """The context in which tensors are fake, and what is done with them goes to the recorder."""
+    """Make tensors fake inside the block and record the operations on them."""
     with ExitStack() as stack:
         for handle in (
             register_module_forward_pre_hook(lambda _module, _args: recorder.begin()),

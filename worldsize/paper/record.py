@@ -1,6 +1,6 @@
-"""What a rank did on paper, as data: its operators, what it posted and waited for, and what its tensors held.
+"""The record of a rank on paper: its operators, its posts and waits, and the memory of its tensors.
 
-The record names no cluster: it is priced on any.
+The record does not depend on a cluster, so it can be priced on any.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OperatorCall(NamedTuple):
 class RecordedPost(NamedTuple):
     """A rank's part in an operation. `size_bytes` counts as in nccl-tests; `peer` is a message's other end, or a root.
 
-    `group` indexes the record's groups. A message meets a receive of the same `tag`.
+    `group` indexes the record's groups. A send matches a receive with the same `tag`.
     """
 
     number: int
@@ -69,7 +69,7 @@ class MemoryLevel(NamedTuple):
 class Boundary(NamedTuple):
     """The first module's forward pass after an update, or the end of an update by the `optimizer`-th optimizer.
 
-    `mark` is that of the rank's steps, `num_batches` are the batches of work until then.
+    `mark` is a mark among the rank's steps, and `num_batches` counts the batches of work before it.
     """
 
     kind: str
@@ -82,11 +82,10 @@ class Boundary(NamedTuple):
 class RankRecord:
     """The record of one rank.
 
-    A step of the kind "compute" with a number is a batch of work; `batches[number - 1]` maps places in `works` to how
-    often the batch has each. Without a number it lasts as long as it says.
-
-    `without_flops` counts the calls of custom operators of which no formula gives the flops. `asked_at` is the first
-    line that asked for the number of ranks of a node, if one did, and `local_world_size` what it was given.
+    A step of the kind "compute" with a number is a batch of work; `batches[number - 1]` maps indices of `works` to how
+    often each occurs in the batch. A step without a number has a duration.
+    `without_flops` counts the calls of custom operators without a formula for flops. `asked_at` is the first line that
+    asked for a node's number of ranks, if any, and `local_world_size` the answer that it got.
     """
 
     rank: int
@@ -108,7 +107,7 @@ class RankRecord:
     peak_process_bytes: int = 0
 
     def is_like(self, other: RankRecord) -> bool:
-        """True if another rank's record is the same but for the ranks in its groups."""
+        """Whether another rank's record is the same except for the ranks in its groups."""
         return self._content == other._content
 
     @property
@@ -117,7 +116,7 @@ class RankRecord:
         return self.steps, self.works, self.batches, posts
 
     def to_json(self) -> str:
-        """The record as JSON; the ranks of a group that is a range are its ends."""
+        """Convert the record to JSON; a group whose ranks form a range is stored as its ends."""
         fields = vars(self) | {
             "memory": self.memory.to_fields(),
             "groups": [(group.name, _packed(group.ranks)) for group in self.groups],
@@ -127,10 +126,10 @@ class RankRecord:
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> RankRecord:
-        """The record of these fields, as `to_json` wrote them.
+        """Make a record from fields that `to_json` wrote.
 
         Raises:
-            ValueError: a group has more ranks than the job. Other fields that no record has may raise anything.
+        ValueError: a group has more ranks than the job. Other invalid fields may raise anything.
         """
         return cls(
             **dict(fields)

@@ -1,4 +1,4 @@
-"""A rank on paper: its steps as an emulated rank takes them, kept here rather than sent to a conductor."""
+"""A rank on paper: it takes the steps of an emulated rank, but records them rather than sending them to a conductor."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from worldsize.paper.operator_log import OperatorLog
 from worldsize.paper.record import BEGIN, END, OTHER, Boundary, RecordedGroup, RecordedPost
 from worldsize.paper.side import Side
 
-_TIMES_N = ("all_gather", "gather")  # whose size is that of all ranks' tensors
+_TIMES_N = ("all_gather", "gather")  # operations whose size is that of all ranks' tensors
 
 
 class PaperWork(Work):
-    """One call on paper. It is done at once, and waited for in the record only."""
+    """One call on paper, which is done at once; waits for it exist only in the record."""
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the tensors. Inside backward, it counts as waited for at backward's end, as DDP does."""
+        """Return a future of the tensors; inside backward it counts as waited for at backward's end, as by DDP."""
         if backward := self.client.backward():
             backward.works.append(self)
         future = Future(self)
@@ -49,7 +49,7 @@ class Recorder(StepRecorder):
         self.asked_at = ""  # the first line that asked how many ranks a node has
         self._num_collectives: Counter[int] = Counter()
         self._is_begun = False
-        self._optimizers: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # the number of each
+        self._optimizers: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # optimizer -> its number
         self._numbers = itertools.count()
 
     @property
@@ -77,7 +77,7 @@ class Recorder(StepRecorder):
         tag: int = 0,
         **_unrecorded: Any,
     ) -> PaperWork:
-        """The work of a call."""
+        """Record a call and return its work."""
         self._note_work()
         group = self.groups.setdefault(RecordedGroup(name, ranks), len(self.groups))
         number = len(self.posts) + 1
@@ -89,23 +89,23 @@ class Recorder(StepRecorder):
         return PaperWork(self, number, PendingCall(op, ranks, peer), lambda _: None, result)
 
     def note_question(self, line: str) -> None:
-        """Note that this line of the program asks how many ranks a node has."""
+        """Record the first line of the program that asks how many ranks a node has."""
         self.asked_at = self.asked_at or line
 
     # the steps of training
 
     def begin(self) -> None:
-        """Note that a forward pass begins; the first after an update begins a step, a recompute does not."""
+        """Record the beginning of a forward pass; the first after an update begins a step, unless it recomputes."""
         if not self._is_begun and self.backward() is None:
             self._is_begun = True
             self._bound(BEGIN)
 
     def begin_update(self) -> None:
-        """Note that an update begins."""
+        """Record the beginning of an update."""
         self.log.is_updating = True
 
     def end_update(self, optimizer: object) -> None:
-        """Note that an update by this optimizer has ended."""
+        """Record the end of an update by this optimizer."""
         self.log.is_updating = self._is_begun = False
         if optimizer not in self._optimizers:
             self._optimizers[optimizer] = next(self._numbers)
@@ -127,20 +127,20 @@ class Recorder(StepRecorder):
         """Return at once."""
 
     def is_done(self, work: Work, asked_s: dict[str, float], question: str) -> bool:
-        """True: on paper every call is done when it is asked for."""
+        """True: on paper every call is done at once."""
         return True
 
     def elapsed_s(self) -> float:
-        """Not a number: the time is known once the record is priced."""
+        """Return NaN: the time is known only once the record is priced."""
         self.note_host()
         return float("nan")
 
     def flush(self) -> None:
-        """Do nothing: there is nobody to whom anything goes."""
+        """Do nothing: there is no conductor."""
 
 
 class Unobserved:
-    """An observer that notes nothing."""
+    """An observer that does nothing."""
 
     def posting(self, op: str, tensors: Sequence[Any], group: Any, reduction: str, peer: int | None) -> None:
         """Note nothing."""
@@ -149,7 +149,7 @@ class Unobserved:
         """Note nothing."""
 
     def waiting(self, work: Work) -> AbstractContextManager[None]:
-        """A context that does nothing."""
+        """Return a context that does nothing."""
         return nullcontext()
 
     def changed(self, work: Work, state: str) -> None:
@@ -158,7 +158,7 @@ class Unobserved:
 
 def _size_bytes(op: str, tensors: Sequence[torch.Tensor], num_ranks: int) -> int:
     size_bytes = sum(one.numel() * one.element_size() for one in tensors)
-    is_a_part = op == "scatter" and len(tensors) == 1  # of a rank that is not the root
+    is_a_part = op == "scatter" and len(tensors) == 1  # on a rank that is not the root
     return size_bytes * num_ranks if op in _TIMES_N or is_a_part else size_bytes
 
 

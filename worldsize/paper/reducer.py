@@ -1,9 +1,9 @@
 """A stand-in for DDP's reducer, which in C++ reads the data of tensors: the same buckets, in the same order.
 
-DDP itself runs unmodified; this is what it makes of `torch.distributed.Reducer`. As in C++, the first backward has one
-bucket of all parameters, after which buckets are made anew in the order in which gradients were ready. A gradient goes
-into its bucket as soon as it is there, divided by the number of ranks; a bucket is reduced once it and those before it
-are full; at backward's end all are awaited, and copied back. Not stood in for: `join`, `delay_all_reduce`, mixed
+DDP itself runs unmodified with this in place of `torch.distributed.Reducer`. As in C++, the first backward has one
+bucket of all parameters, after which buckets are rebuilt in the order in which gradients were ready. A gradient is
+divided by the number of ranks and copied into its bucket as soon as it is ready; a bucket is reduced once it and those
+before it are full; at backward's end all are awaited and copied back. Not supported: `join`, `delay_all_reduce`, mixed
 precision, sparse gradients.
 
 Source: torch/csrc/distributed/c10d/reducer.cpp (torch 2.13).
@@ -27,11 +27,11 @@ from worldsize.emulate.worker import torch_internals
 
 @dataclass
 class Bucket:
-    """Parameters whose gradients are reduced together; what a communication hook gets in place of `dist.GradBucket`."""
+    """Parameters whose gradients are reduced together; passed to communication hooks in place of `dist.GradBucket`."""
 
     place: int
     is_of_last: bool
-    variables: Sequence[int]  # places of its parameters
+    variables: Sequence[int]  # indices of its parameters
     owners: Sequence[torch.Tensor]
     content: torch.Tensor
     views: Sequence[torch.Tensor]
@@ -39,32 +39,32 @@ class Bucket:
     future: Any = field(default=None, repr=False)
 
     def index(self) -> int:
-        """The place of the bucket in the order of reduction."""
+        """Return the index of the bucket in the order of reduction."""
         return self.place
 
     def is_last(self) -> bool:
-        """True for the bucket that is reduced last."""
+        """Whether this bucket is reduced last."""
         return self.is_of_last
 
     def buffer(self) -> torch.Tensor:
-        """The gradients, flat."""
+        """Return the gradients as one flat tensor."""
         return self.content
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
-        """Put another flat tensor in the gradients' place."""
+        """Replace the gradients with another flat tensor."""
         self.content = buffer
 
     def gradients(self) -> list[torch.Tensor]:
-        """The gradients as views of the buffer."""
+        """Return the gradients as views of the buffer."""
         return list(self.views)
 
     def parameters(self) -> list[torch.Tensor]:
-        """The parameters of the bucket."""
+        """Return the parameters of the bucket."""
         return list(self.owners)
 
 
 class Reducer:
-    """What DDP needs of a reducer."""
+    """The part of torch's reducer that DDP uses."""
 
     def __init__(self, parameters: Any, bucket_indices: Any, _limits: Any, group: Any, *options: Any) -> None:
         _sparse, cap_bytes, self._finds_unused, self._gradient_as_view, _names, *rest = options
@@ -79,10 +79,10 @@ class Reducer:
         self._next = 0
         self._buckets = self._make_buckets(bucket_indices)
         self._accumulators = [_accumulator(one) for one in self._parameters]
-        weak = weakref.ref(self)  # nothing of the reducer outlives DDP, as in C++
+        weak = weakref.ref(self)  # hooks must not keep the reducer alive after DDP, as in C++
         self._handles = [node.register_hook(_taker(weak, place)) for place, node in enumerate(self._accumulators)]
 
-    # what DDP calls
+    # called by DDP
 
     def prepare_for_forward(self) -> None:
         """Do nothing: there are no statistics."""
@@ -99,7 +99,7 @@ class Reducer:
 
     @torch.no_grad()
     def _delay_all_reduce(self) -> None:
-        """Reduce all gradients at the end of a static graph's first backward, in which nothing was taken."""
+        """Reduce all gradients at the end of a static graph's first backward, during which none were reduced."""
         self._is_delayed = False
         for place in range(len(self._parameters)):
             self._fill(place)
@@ -123,7 +123,7 @@ class Reducer:
         pass
 
     def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Expect the gradient of every parameter, but of those from which no output comes if these are to be found."""
+        """Expect the gradient of every parameter, except unused ones if DDP looks for them."""
         self._is_expecting, self._next = True, 0
         self._ready.clear()
         for bucket in self._buckets:
@@ -135,7 +135,7 @@ class Reducer:
                     self._mark_ready(place)
 
     def _rebuild_buckets(self) -> bool:
-        """True after the buckets were made anew, once, in the order of the first backward."""
+        """Rebuild the buckets once, in the order of the first backward; return whether that was done."""
         is_due = self._is_static or not self._finds_unused
         if self._is_rebuilt or not is_due or len(self._ready_order) < len(self._parameters):
             return False
@@ -149,7 +149,7 @@ class Reducer:
         return True
 
     def _agree(self, num_items: int) -> None:
-        """Take the order of rank 0."""
+        """Adopt rank 0's order."""
         here, there = (torch.empty(num_items, dtype=torch.int32) for _ in range(2))
         there.copy_(here)
         _broadcast(self._group, there)
@@ -159,7 +159,7 @@ class Reducer:
 
     @torch.no_grad()
     def _take(self, place: int) -> None:
-        """Take a gradient that is there."""
+        """Handle a gradient that is ready."""
         if not self._is_expecting or self._is_delayed or place in self._ready:
             return
         if not self._is_rebuilt:
@@ -178,7 +178,7 @@ class Reducer:
             self._end()
 
     def _fill(self, place: int) -> Bucket:
-        """Put a gradient into its bucket."""
+        """Copy a gradient into its bucket."""
         bucket, inside = self._places[place]
         gradient, view = self._parameters[place].grad, bucket.views[inside]
         if gradient is None:
@@ -231,7 +231,7 @@ class Reducer:
 
 
 class Logger:
-    """A logger of statistics that keeps none."""
+    """A logger that discards statistics."""
 
     def __init__(self, _reducer: Any) -> None:
         pass
@@ -241,7 +241,7 @@ class Logger:
 
 
 def install() -> None:
-    """Have DDP in this process use the stand-in, and broadcast and compare parameters without their data."""
+    """Let DDP in this process use this reducer, and broadcast and compare parameters without their data."""
     dist.Reducer, dist.Logger = Reducer, Logger
     dist._register_comm_hook = _register_hook
     dist._verify_params_across_processes = _verify
@@ -261,7 +261,7 @@ def _register_hook(reducer: Reducer, state: Any, hook: Callable[[Any, Any], Any]
 
 
 def _verify(group: Any, tensors: Sequence[torch.Tensor], _logger: Any = None) -> None:
-    """Exchange what DDP compares at its start: the number of parameters, and rank 0's sizes and strides."""
+    """Exchange what DDP compares at construction: the number of parameters, and rank 0's sizes and strides."""
     number = torch.empty(1, dtype=torch.int64)
     group.allgather([[torch.empty_like(number) for _ in range(group.size())]], [number]).wait()
     _broadcast(group, torch.empty(2 * sum(one.dim() for one in tensors), dtype=torch.int64))
@@ -269,7 +269,7 @@ def _verify(group: Any, tensors: Sequence[torch.Tensor], _logger: Any = None) ->
 
 @torch.no_grad()
 def _broadcast_coalesced(group: Any, tensors: Sequence[torch.Tensor], buffer_bytes: int, src: int = 0) -> None:
-    """Broadcast tensors in buckets of at most so many bytes."""
+    """Broadcast tensors in buckets of at most `buffer_bytes`."""
     places, _ = dist._compute_bucket_assignment_by_size(list(tensors), [buffer_bytes])
     for of_bucket in places:
         parts = [tensors[place] for place in of_bucket]
@@ -294,12 +294,12 @@ def _views(flat: torch.Tensor, owners: Sequence[torch.Tensor]) -> list[torch.Ten
 
 
 def _tensor_of(value: Any) -> torch.Tensor:
-    """What a hook's future brings: a tensor, or a list of one."""
+    """Return the tensor in a hook's result: a tensor, or a list of one."""
     return value[0] if isinstance(value, list | tuple) else value
 
 
 def _accumulator(parameter: torch.Tensor) -> Any:
-    """The node of autograd's graph that accumulates a parameter's gradient."""
+    """Return the node of autograd's graph that accumulates a parameter's gradient."""
     with torch.enable_grad():
         node = parameter.expand_as(parameter).grad_fn
     assert node is not None
@@ -307,7 +307,7 @@ def _accumulator(parameter: torch.Tensor) -> Any:
 
 
 def _reached(outputs: Sequence[torch.Tensor]) -> set[Any]:
-    """The nodes of autograd's graph from which these tensors come."""
+    """Return the nodes of autograd's graph on which these tensors depend."""
     seen: set[Any] = set()
     left = [one.grad_fn for one in outputs if one.grad_fn is not None]
     while left:

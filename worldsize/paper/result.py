@@ -20,9 +20,9 @@ from worldsize.units import format_ranks
 
 @dataclass(frozen=True)
 class Kind:
-    """Recorded ranks whose records are equal, up to which ranks are in their groups.
+    """Recorded ranks whose records are equal, except for the ranks in their groups.
 
-    `num_ranks` is how many ranks of the job each of them stands for together; None where that is not known.
+    `num_ranks` is how many ranks of the job they represent together; None if that is not known.
     """
 
     ranks: tuple[int, ...]
@@ -30,7 +30,7 @@ class Kind:
 
     @property
     def rank(self) -> int:
-        """The first of them."""
+        """The first of these ranks."""
         return self.ranks[0]
 
 
@@ -38,8 +38,8 @@ class Kind:
 class PaperRun(StepFigures):
     """A program's record on some ranks of a job, priced on a cluster.
 
-    The step is the last of training: from the update before it, or from the first forward pass, to its own update; the
-    whole program where a module or an optimizer has no part in it.
+    The step is the last training step: from the previous update, or from the first forward pass, to its own update; or
+    the whole program if it uses no module or no optimizer.
     """
 
     records: Sequence[RankRecord] = field(repr=False)
@@ -57,7 +57,7 @@ class PaperRun(StepFigures):
 
     @cached_property
     def timeline(self) -> Timeline:
-        """The events of the recorded ranks, from the start of the program, and how many ranks each stands for."""
+        """The recorded ranks' events from the start of the program, with the number of ranks that each represents."""
         stands_for: dict[int, int] = {}
         for kind in self.kinds:
             if kind.num_ranks:
@@ -72,7 +72,7 @@ class PaperRun(StepFigures):
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes that a rank puts on the wire in the last training step; of several, the one that sends most."""
+        """Bytes that the rank which sends most sends in the last training step."""
         sent = dict.fromkeys(self._priced.spans_s, 0.0)
         for event in self.timeline.events:
             start_s, stop_s = self._priced.spans_s[event.rank]
@@ -81,22 +81,22 @@ class PaperRun(StepFigures):
         return max(sent.values())
 
     def flops(self, is_useful: bool = True) -> float:
-        """Flops of a rank's step, the mean over the recorded ones; useful ones are not computed a second time."""
+        """Return the flops of a rank's step, averaged over the recorded ranks; useful flops exclude recomputation."""
         of_ranks = self._priced.useful_flops if is_useful else self._priced.flops
         return sum(of_ranks.values()) / len(of_ranks)
 
     @property
     def without_flops(self) -> dict[str, int]:
-        """The calls of custom operators that are priced by the memory they move alone, by name, of all recorded ranks.
+        """The number of calls on all recorded ranks, by name, of custom operators priced only by the memory they move.
 
-        `torch.utils.flop_counter.register_flop_formula` gives torch, and so a record, the flops of one.
+        With `torch.utils.flop_counter.register_flop_formula`, their flops count too.
         """
-        return dict(sum((Counter(one.without_flops) for one in self.records), Counter[str]()))
+        return dict(sum((Counter(record.without_flops) for record in self.records), Counter[str]()))
 
     @property
     def memory(self) -> list[MemoryUse]:
-        """What the tensors of each recorded rank held, with the GPU's capacity."""
-        return [replace(one.memory, capacity_bytes=self.cluster.gpu.memory_bytes) for one in self.records]
+        """The memory use of each recorded rank, with the GPU's capacity."""
+        return [replace(record.memory, capacity_bytes=self.cluster.gpu.memory_bytes) for record in self.records]
 
     @property
     def peak_bytes(self) -> float:
@@ -108,14 +108,14 @@ class PaperRun(StepFigures):
         return max((one.memory for one in self.records), key=lambda memory: memory.most_bytes)
 
     def by_name(self) -> dict[str, float]:
-        """The figures by name, of the peak also its kinds."""
+        """Return the figures by name, including the peak's bytes by kind."""
         return super().by_name() | {
             f"{kind.replace(' ', '_')}_bytes": size for kind, size in self._fullest.peak.items()
         }
 
     @property
     def kinds(self) -> list[Kind]:
-        """The recorded ranks by what they do; ranks that were not recorded are not known to be of a kind."""
+        """Group the recorded ranks that do the same; the kinds of other ranks are unknown."""
         alike: list[list[RankRecord]] = []
         for one in self.records:
             same = next((kind for kind in alike if kind[0].is_like(one)), None)
@@ -132,7 +132,7 @@ class PaperRun(StepFigures):
 
     @property
     def _is_one_of_each(self) -> bool:
-        """True when the recorded ranks are groups that exchange messages, all alike: each stands for its place."""
+        """Whether the recorded ranks are identical groups that exchange messages, so each represents its position."""
         ranks = tuple(one.rank for one in self.records)
         sends = ((one, post) for one in self.records for post in one.posts if post.op == "send")
         groups = {tuple(sorted(one.groups[post.group].ranks)) for one, post in sends}
@@ -147,11 +147,11 @@ class PaperRun(StepFigures):
         )
 
     def on(self, cluster: Cluster | str) -> PaperRun:
-        """The same record, priced on another cluster.
+        """Price the same record on another cluster.
 
         Raises:
-            ValueError: there is no such cluster, it has too few GPUs, or the program asked how many a node has, and
-                there it has another number.
+        ValueError: the cluster is unknown or has too few GPUs, or the program asked how many ranks a node has and this
+            cluster's nodes have a different number.
         """
         found = cluster_of(cluster, self.world_size)
         num_ranks = min(found.gpus_per_node, self.world_size)
@@ -171,7 +171,7 @@ class PaperRun(StepFigures):
 
 
 def cluster_of(cluster: Cluster | str, world_size: int) -> Cluster:
-    """The cluster of this name, with room for so many ranks.
+    """Return the cluster, given itself or by name, if it has enough GPUs.
 
     Raises:
         ValueError: there is no such cluster, or it has too few GPUs.

@@ -1,4 +1,4 @@
-"""`paper`: a program on fake tensors, recorded once and priced on any described cluster."""
+"""`paper`: record a program on fake tensors, to price it on any described cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worldsize.paper.depth import DeepRun, depths_of
 from worldsize.paper.record import RankRecord
 from worldsize.paper.result import PaperRun, cluster_of
 
-_MOST_AT_ONCE = 32  # ranks that are recorded unless they are named
+_MOST_AT_ONCE = 32  # most ranks that are recorded without being named
 
 
 @overload
@@ -60,22 +60,21 @@ def paper(
     timeout_s: float = 600,
     echo: bool = True,
 ) -> PaperRun | DeepRun:
-    """A `PaperRun` of `fn(*args)` as one of `world_size` ranks would run it on a described cluster.
+    """Run `fn(*args)` on paper as one of `world_size` ranks, and price it on a described cluster.
 
-    The function is the same as for `worldsize.run`. Its tensors have shapes and no data, so it may be far larger than
-    this machine: rank 0 runs in a process of its own, and all that it computes, sends, awaits and holds is recorded.
-    Where it exchanges messages, as a stage of a pipeline does, the ranks of that group are recorded side by side.
-    `ranks` names others to record; "corners" adds the last rank and the ends of each group that a recorded rank uses,
-    by which `PaperRun.kinds` finds what ranks differ in.
+    The function is the same as for `worldsize.run`. Its tensors have shapes but no data, so it may be far larger than
+    this machine: rank 0 runs in a process of its own, which records its computation, communication, waits and memory.
+    If it exchanges messages, as a pipeline stage does, the ranks of that group are recorded together.
 
-    `tokens_per_step` are those of all ranks together, for `tokens_per_s_per_gpu`.
-
+    `ranks` names the ranks to record instead; "corners" adds the last rank and the ends of each group that a recorded
+    rank uses, so that `PaperRun.kinds` can show how ranks differ.
+    `tokens_per_step` counts the tokens of all ranks together, for `tokens_per_s_per_gpu`.
     With `depths`, such as (2, 4), the function's first argument is its number of layers: it is recorded with these
-    instead, and the result, a `DeepRun`, is on the line through them.
+    depths instead, and the result, a `DeepRun`, is extrapolated linearly.
 
     Raises:
         ValueError: an argument is wrong, or the cluster has too few GPUs.
-        RankFailed: the program raised; on paper it also does where it looks at the numbers in a tensor.
+        RankFailed: the program raised; on paper, reading the numbers in a tensor also raises.
     """
     world_size = arguments.whole_world_size(world_size)
     found = cluster_of(cluster, world_size)
@@ -128,7 +127,7 @@ def _refuse_bad_arguments(fn: Any, tokens_per_step: Any) -> None:
 
 
 def _of_job(error: RunError, ranks: Sequence[int], world_size: int) -> RunError:
-    """The error of the processes that stand for these ranks, by the ranks' own numbers."""
+    """Renumber an error of the recording processes to the ranks that they represent."""
     standings = [replace(one, rank=ranks[one.rank]) for one in error.standings]
     if isinstance(error, RunTimeout):
         report, failures = text.describe_hang(standings, error.ending.reason), text.held_up(standings)
@@ -143,12 +142,12 @@ def records_of(
     ranks: Sequence[int] | Literal["corners"] | None,
     world_size: int,
 ) -> list[RankRecord]:
-    """The records of these ranks; by default of rank 0 and, if it exchanges messages, of the others of that group.
+    """Record these ranks; by default rank 0 and, if it exchanges messages, the other ranks of that group.
 
-    `values_of(ranks)` starts a process for each of them and gives what `worldsize.paper.rank.record` returned there.
+    `values_of(ranks)` starts a process for each rank and returns the values of `worldsize.paper.rank.record`.
 
     Raises:
-        ValueError: the ranks are wrong, need others beside them, or what was returned is not a record.
+    ValueError: the ranks are invalid, other ranks must be recorded with them, or a value is not a record.
     """
     has_corners = isinstance(ranks, str) and ranks == "corners"
     named = None if has_corners else cast(Sequence[int] | None, ranks)
@@ -168,17 +167,17 @@ def records_of(
 
 
 def _read(values: Sequence[Any]) -> list[RankRecord] | tuple[int, ...]:
-    """The records that ranks returned, or the ranks that must be recorded together."""
+    """Parse the ranks' values: their records, or the ranks that must be recorded together."""
     parsed = [json.loads(value) for value in values]
-    needed = next((one for one in parsed if isinstance(one, list)), None)
-    return [RankRecord.parse(one) for one in parsed] if needed is None else tuple(needed)
+    needed = next((ranks for ranks in parsed if isinstance(ranks, list)), None)
+    return [RankRecord.parse(fields) for fields in parsed] if needed is None else tuple(needed)
 
 
 def _ranks_of(ranks: Sequence[int] | None, world_size: int) -> tuple[int, ...]:
-    """The ranks to be recorded first.
+    """Validate the ranks to record first.
 
     Raises:
-        ValueError: they are not ranks, or not each once.
+    ValueError: one is not a rank of the job, or occurs twice.
     """
     named = (0,) if ranks is None else tuple(ranks) if isinstance(ranks, Iterable) else ()
     are_ranks = all(isinstance(one, Integral) and not isinstance(one, bool) and 0 <= one < world_size for one in named)
@@ -190,12 +189,12 @@ def _ranks_of(ranks: Sequence[int] | None, world_size: int) -> tuple[int, ...]:
 
 
 def _corners(records: list[RankRecord]) -> tuple[int, ...]:
-    """The recorded ranks, the job's last one, and the first and last of each group that they use.
+    """Return the recorded ranks, the job's last one, and the first and last of each group that they use.
 
-    With the last one come those with which it exchanges messages, as on a mesh: the same steps apart.
+    Include the ranks with which the last one exchanges messages, assuming the same strides as on a mesh.
 
     Raises:
-        ValueError: they are more than are recorded at once.
+    ValueError: there are more than can be recorded at once.
     """
     last = records[0].world_size - 1
     ends = {end for one in records for group in one.groups for end in (group.ranks[0], group.ranks[-1])}
@@ -212,12 +211,12 @@ def _corners(records: list[RankRecord]) -> tuple[int, ...]:
 def _needed(
     records: list[RankRecord] | tuple[int, ...], values_of: Callable[[Sequence[int]], Sequence[Any]]
 ) -> tuple[int, ...]:
-    """The ranks that must be recorded with rank 0: those of the group in which it sends and receives messages.
+    """Return the ranks that must be recorded with rank 0: the group in which it sends and receives messages.
 
-    Of a group with more than are recorded at once, they are those to which messages lead from it.
+    If that group is too large to record at once, take only the ranks that messages from rank 0 reach.
 
     Raises:
-        ValueError: they are more.
+    ValueError: these are too many as well.
     """
     if isinstance(records, tuple):
         return records if len(records) <= _MOST_AT_ONCE else ()
@@ -238,13 +237,13 @@ def _needed(
 
 
 def _exchanging(record: RankRecord) -> set[tuple[int, ...]]:
-    """The ranks of each group in which a rank sends and receives messages."""
+    """Return the ranks of each group in which a rank sends and receives messages."""
     return {record.groups[post.group].ranks for post in record.posts if post.op in ("send", "recv")}
 
 
 def _peers(records: Sequence[RankRecord]) -> set[int]:
-    """The other ends of these ranks' messages."""
-    posts = (post for one in records for post in one.posts if post.op in ("send", "recv"))
+    """Return the peers of these ranks' messages."""
+    posts = (post for record in records for post in record.posts if post.op in ("send", "recv"))
     return {post.peer for post in posts if post.peer is not None}
 
 

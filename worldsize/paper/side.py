@@ -1,4 +1,4 @@
-"""Messages with data between the processes of a run on paper: shapes and votes, by which stages of a pipeline agree."""
+"""Messages with data between the processes of a run on paper: shapes and votes on which pipeline stages agree."""
 
 # pyright: reportPrivateImportUsage=false
 
@@ -18,7 +18,7 @@ _TIMEOUT = timedelta(minutes=10)
 
 
 class NeedsRanks(Exception):
-    """A rank that is to receive data of another, which is not recorded."""
+    """A rank must receive data from a rank that is not recorded."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         super().__init__(f"ranks {list(ranks)} exchange data, and must be recorded together")
@@ -26,21 +26,21 @@ class NeedsRanks(Exception):
 
 
 class Side:
-    """A real group of the ranks that are recorded; it must be made before the process leaves its own."""
+    """A real group of the recorded ranks; it must be made before the process leaves its default group."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._places = {rank: place for place, rank in enumerate(ranks)}
-        self._under_way: list[Any] = []  # sends, which are done when their receiver is
+        self._under_way: list[Any] = []  # pending sends, which are done when they are received
         self._group: Any = None
         if len(ranks) > 1:
             store = dist.PrefixStore("paper", distributed_c10d._get_default_store())
             self._group = dist.ProcessGroupGloo(store, dist.get_rank(), len(ranks), _TIMEOUT)
 
     def carry(self, op: str, tensors: Sequence[torch.Tensor], peer: int | None, ranks: Sequence[int]) -> None:
-        """Send or receive tensors that have data; fake ones move nothing.
+        """Send or receive tensors that have data; ignore fake ones.
 
         Raises:
-            NeedsRanks: the other rank is not recorded.
+        NeedsRanks: the peer is not recorded.
         """
         if op not in ("send", "recv") or any(isinstance(one, FakeTensor) for one in tensors):
             return

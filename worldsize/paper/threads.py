@@ -1,4 +1,4 @@
-"""Threads of a program on paper: what they compute would not be recorded, and is refused."""
+"""Threads of a program on paper: their computation would not be recorded, so it is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worldsize.paper.no_data import NoData, refusal
 
 
 class _Refusing(TorchDispatchMode):
-    """The context in which torch's operators are refused, and each refusal is kept."""
+    """The mode in which torch's operators are refused, and each refusal is recorded."""
 
     def __init__(self, refused: list[NoData]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class _Refusing(TorchDispatchMode):
 
 
 def refuse_operators() -> list[NoData]:
-    """The refusals to come of operators in new threads of this process; a thread may end with one unnoticed."""
+    """Refuse operators in new threads of this process; return the list to which refusals will be added."""
     refused: list[NoData] = []
 
     def start(before: Callable[..., Any], thread: Any) -> Any:

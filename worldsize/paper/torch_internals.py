@@ -42,10 +42,10 @@ _OF_SHARDING = ("_propagate_tensor_meta_non_cached", "propagate_op_sharding_non_
 
 
 def keep_host_work_real() -> None:
-    """Have this process compute with numbers what torch computes about ranks and shapes, and no rank's GPU does.
+    """Let torch use real numbers for work about ranks and shapes, which no rank's GPU does.
 
-    These are the coordinates of meshes, the trial of each new operator on the full shape of a DTensor, and the order of
-    samples with the seeds for it.
+    This covers the coordinates of meshes, the trial of each new operator on the full shape of a DTensor, and the order
+    of samples with its seeds.
     """
     for name in _OF_MESH:
         _replace(DeviceMesh, name, _real)
@@ -61,12 +61,12 @@ def keep_host_work_real() -> None:
 
 
 def trace_nothing() -> None:
-    """Have torch.distributed do with fake tensors what it does with others; it takes them for a compiler's."""
+    """Let torch.distributed treat fake tensors like others, rather than as a compiler's."""
     _functional_collectives._are_we_tracing.__code__ = (lambda: False).__code__  # several modules have the function
 
 
 def infer_shapes_for_real() -> None:
-    """Have the stages of a pipeline agree on their shapes with data, which their processes exchange."""
+    """Let pipeline stages agree on their shapes with real data, which their processes exchange."""
     for name in _OF_STAGES:
         _replace(PipelineStage, name, _real)
     vote = _PipelineSchedule._warmup_p2p
@@ -74,10 +74,10 @@ def infer_shapes_for_real() -> None:
 
 
 def convert_in_place() -> None:
-    """Have a module's `to`, `to_empty` and the like change fake parameters in place, as they change others.
+    """Let a module's `to`, `to_empty` and the like change fake parameters in place, as they change others.
 
-    torch swaps fake ones with new tensors, which it refuses where anybody has a weak reference to them, as its own
-    modes and a meter do.
+    Torch would swap fake parameters with new tensors, which fails if there are weak references to them, and torch's own
+    modes and a meter hold some.
     """
     swap = torch.utils.swap_tensors
 
@@ -97,15 +97,15 @@ def convert_in_place() -> None:
 
 
 def shard_without_others() -> None:
-    """Have FSDP2 make this rank's shard of each parameter without the views of all other ranks' shards.
+    """Let FSDP2 make this rank's shard of each parameter without views of all other ranks' shards.
 
-    They cost nothing on a GPU, and of 1,024 ranks most of a record's time here.
+    The views cost nothing on a GPU, but with 1,024 ranks they would take most of a record's time.
     """
     _fsdp_param._chunk_with_empty = _Shards
 
 
 class _Shards:
-    """The equal shards of a tensor along a dim, the last ones smaller or empty, each made when it is asked for."""
+    """The equal shards of a tensor along a dim, the last ones smaller or empty, each made on access."""
 
     def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
         self._tensor, self._num, self._dim = tensor, num_chunks, dim
@@ -118,13 +118,13 @@ class _Shards:
     def __getitem__(self, place: int) -> torch.Tensor:
         start = min(range(self._num)[place] * self._size, self._length)
         size = min(self._size, self._length - start)
-        if not size:  # as torch has it, of one dim
+        if not size:  # one-dimensional, as in torch
             return self._tensor.new_empty(0)
         return self._tensor.narrow(self._dim, start, size)
 
 
 def give_addresses() -> None:
-    """Have each storage of a fake tensor say an address of its own, by which programs and FSDP2 tell storages apart."""
+    """Give each storage of a fake tensor a distinct address, by which programs and FSDP2 tell storages apart."""
     address = torch.UntypedStorage.data_ptr
 
     def of_storage(storage: torch.UntypedStorage) -> int:
@@ -139,14 +139,14 @@ def give_addresses() -> None:
 
 
 def forget_values(tensors: Sequence[torch.Tensor]) -> None:
-    """Have nothing know the numbers of these tensors any more: torch remembers those of a small one that it made."""
-    for one in tensors:
-        if isinstance(one, FakeTensor) and one.constant is not None:
-            one.fake_mode.fake_tensor_converter.invalidate_constant_aliases(one.constant)
+    """Make torch forget the constant values that it remembers for small fake tensors."""
+    for tensor in tensors:
+        if isinstance(tensor, FakeTensor) and tensor.constant is not None:
+            tensor.fake_mode.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
 
 
 def group_of(group: Any) -> Any:
-    """The process group that an operator was given, itself or by its name."""
+    """Return the process group that an operator was given, directly or by name."""
     return group if isinstance(group, dist.ProcessGroup) else distributed_c10d._resolve_process_group(group)
 
 
@@ -168,7 +168,7 @@ def _real(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _all_at_once(order: Callable[..., Any]) -> Callable[..., Any]:
-    """The order of samples, made with numbers before the first one is taken."""
+    """Wrap a sampler's order so that all of it is drawn with real numbers before the first sample."""
 
     @functools.wraps(order)
     def call(sampler: Any) -> Any:
@@ -183,7 +183,7 @@ def _refuse_workers(*_: Any) -> None:
 
 
 def _with_real_ranks(init: Callable[..., None]) -> Callable[..., None]:
-    """The constructor of a mesh, for which a fake list of all ranks is made again with its numbers."""
+    """Wrap a mesh's constructor so that a fake tensor of all ranks is replaced with a real one."""
 
     @functools.wraps(init)
     def call(mesh: Any, *args: Any, **kwargs: Any) -> None:
