@@ -1,4 +1,4 @@
-"""The GPUs, links and clusters that go by a name."""
+"""The catalogue of named GPUs, links and clusters."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TFLOPS = 1e12
 
 
 def cluster(name: str) -> Cluster:
-    """The catalogue's cluster of this name; `-x4` at its end sets four nodes, as in `h100-ndr-x4`.
+    """Return the catalogue's cluster of this name; a suffix such as `-x4` sets four nodes, as in `h100-ndr-x4`.
 
     Raises:
-        ValueError: there is no such cluster; the message names the nearest one and all others.
+    ValueError: the cluster is unknown; the message suggests the most similar name and lists all.
     """
     base, count = name, None
     if match := re.fullmatch(r"(.+)-x(\d+)", name):
@@ -33,11 +33,12 @@ def cluster(name: str) -> Cluster:
 
 
 def clusters() -> list[str]:
-    """The names that `cluster` knows, one node first."""
+    """List the names that `cluster` knows, clusters of one node first."""
     return list(_CLUSTERS)
 
 
-# The vendors' data sheets are cited by title and date; "recalled" marks what was not checked again for this file.
+# The vendors' data sheets are cited by title and date; "recalled" marks figures that were not checked again for this
+# file.
 _AMPERE_FLOPS = {
     "float64": 19.5 * TFLOPS,
     "float32": 19.5 * TFLOPS,
@@ -225,7 +226,7 @@ ETHERNET_10G = Link(
     "tcp",
 )
 
-# Copies of pinned memory by the GPU's copy engine; what one call of it takes stands for a small copy.
+# Copies of pinned memory by the GPU's copy engine; the time of one call stands for a small copy.
 _COPY = "latency: 5 to 7 µs a call of cudaMemcpyAsync, DualPath (arXiv 2602.21548, 2026)"
 PCIE4_HOST = Link(
     "PCIe 4 x16 to the host",
@@ -280,7 +281,7 @@ HOST_DGX_1V = Host(
     gpus_per_uplink=2,
 )
 
-# An operation is an open; on local drives, the first read of flash besides.
+# An operation is an open; on local drives, plus the first read of flash.
 _OPENS = "latency: opens of `import torch` on NVMe and Lustre, stas00/ml-engineering storage/README.md (2026)"
 NVME_4 = StorageSystem(
     "4 NVMe drives, PCIe 4",

@@ -16,10 +16,10 @@ LINK_KINDS = ("nvlink", "pcie", "rdma", "tcp")
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; `peak_flops_per_s` holds dense rates by dtype, on tensor cores where they take that dtype.
+    """One GPU; `peak_flops_per_s` maps dtypes to dense rates, on tensor cores if they support the dtype.
 
-    `launch_s` is added to every kernel. The catalogue has none: its programs launch ahead of the GPU. `power_w` is what
-    the data sheet allows it to draw; the rest of its node draws more (`hardware.NODES`).
+    `launch_s` is added to every kernel; it is 0 in the catalogue, because programs launch ahead of the GPU. `power_w`
+    is the data sheet's maximum, without the rest of the node (`hardware.NODES`).
     """
 
     name: str
@@ -50,9 +50,9 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Link:
-    """A GPU's port or a NIC: the rate that transfers reach, the data sheet's peak, and the time of a small send.
+    """A GPU's port or a NIC: the achievable rate, the data sheet's peak, and the time of a small send.
 
-    `kind` is "nvlink" for all links from GPU to GPU, AMD's xGMI among them.
+    `kind` is "nvlink" for all links from GPU to GPU, including AMD's xGMI.
     """
 
     name: str

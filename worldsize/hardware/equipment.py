@@ -1,4 +1,4 @@
-"""What nodes, switches and plugs draw and cost, and what a GPU is rented for: every number with its source and date."""
+"""Power and prices of nodes, switches and plugs, and rents of GPUs: every number with its source and date."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worldsize.hardware.validation import need_positive, need_source
 
 @dataclass(frozen=True)
 class Equipment:
-    """A node with all that is in it, or a plug: what it draws at most, in watts, and what it costs to buy."""
+    """A complete node, or a plug: its maximum power in watts, and its purchase price."""
 
     name: str
     power_w: float
@@ -26,7 +26,7 @@ class Equipment:
 
 @dataclass(frozen=True)
 class Switch(Equipment):
-    """A switch without its plugs, with the power that is typical of it, and the ports that it has."""
+    """A switch without its plugs: its typical power and its number of ports."""
 
     num_ports: int
 
@@ -37,7 +37,7 @@ class Switch(Equipment):
 
 @dataclass(frozen=True)
 class Rent:
-    """What an hour of one GPU in the cloud is rented for, with its share of the node and of the network."""
+    """The rent of one cloud GPU per hour, including its share of the node and of the network."""
 
     usd_per_hour: float
     source: str
@@ -47,8 +47,8 @@ class Rent:
         need_source("rent", self.source)
 
 
-# Prices of this market move by half within a year: each has its date, and a design may give its own.
-NODES: Mapping[str, Equipment] = {  # by the name of their GPU
+# Prices in this market change by half within a year: each has its date, and a design may give its own.
+NODES: Mapping[str, Equipment] = {  # name of the GPU -> its node
     A100.name: Equipment(
         "DGX A100",
         6_500,
@@ -96,7 +96,7 @@ PLUG_OF_NIC = Equipment(
 )
 
 _MARKET = "mercatus-ai.com, May 2026"
-RENTS: Mapping[str, Rent] = {  # by the name of the GPU
+RENTS: Mapping[str, Rent] = {  # name of the GPU -> its rent
     A100.name: Rent(1.90, f"the middle of 0.80 to 3.00 $, {_MARKET}"),
     H100.name: Rent(2.95, "the median of 37 providers, aimultiple.com, 20 May 2026; 1.70 $ in October 2025"),
     H200.name: Rent(4.75, f"the middle of 2.50 to 7.00 $, {_MARKET}"),

@@ -1,4 +1,4 @@
-"""Meshes: the GPUs of a node joined to each other by links, pair by pair, without a switch."""
+"""Meshes: GPUs of a node connected pairwise by links, without a switch."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TypeAlias
 from worldsize.hardware.devices import Link
 from worldsize.hardware.validation import need_positive
 
-MAX_GPUS = 8  # the mesh of more is a switch's work; the search for rings looks at every order of the GPUs
+MAX_GPUS = 8  # larger nodes have switches; the search for rings tries every order of the GPUs
 _MAX_STEPS = 1 << 14  # NCCL gives up as early: NCCL_SEARCH_TIMEOUT in NCCL 2.28.3 (2025) src/graph/search.cc
 
-Arc: TypeAlias = tuple[int, int]  # from a GPU of the node to another, over all links that join them
+Arc: TypeAlias = tuple[int, int]  # from one GPU of the node to another, over all links between them
 
 
 @dataclass(frozen=True)
 class Rings:
-    """Rings through the same GPUs at the same time: their number, and the part of a link that each of them has.
+    """Concurrent rings through the same GPUs: their number, and the share of a link that each uses.
 
-    `is_direct`: every step of a ring is over a link; otherwise some are over two links and a GPU between.
+    `is_direct`: every step of a ring crosses one link; otherwise some cross two links and a GPU between them.
     """
 
     number: int
@@ -31,12 +31,12 @@ class Rings:
 
 @dataclass(frozen=True)
 class Mesh:
-    """The links that join each pair of a node's GPUs, of one kind, as `nvidia-smi topo -m` shows them.
+    """The links of one kind between each pair of a node's GPUs, as `nvidia-smi topo -m` shows them.
 
-    `num_links[i][j]` is their number between GPUs i and j of a node, 0 where these meet only on the node's `intra`.
+    `num_links[i][j]` is their number between GPUs i and j of a node, 0 if these are connected only through `intra`.
 
     Raises:
-        ValueError: the numbers are not those of a mesh; the message says what is wrong.
+        ValueError: the numbers do not describe a mesh; the message says why.
     """
 
     link: Link
@@ -68,7 +68,7 @@ class Mesh:
 
     @staticmethod
     def of_pairs(link: Link, num_gpus: int, num_links: Mapping[Arc, int]) -> Mesh:
-        """The mesh of a node of `num_gpus` whose pairs of GPUs are joined by this many links, the others by none."""
+        """Make the mesh of a node of `num_gpus` from the number of links of each connected pair."""
         need_positive("num_gpus", num_gpus)
         if unknown := [pair for pair in num_links if not all(0 <= gpu < num_gpus for gpu in pair)]:
             raise ValueError(f"{unknown[0]} is no pair of GPUs of the node; they are 0 to {num_gpus - 1}")
@@ -79,13 +79,13 @@ class Mesh:
 
     @property
     def num_gpus(self) -> int:
-        """The number of GPUs of a node."""
+        """The number of GPUs in a node."""
         return len(self.num_links)
 
     def path(self, src: int, dst: int, through: Sequence[int] | None = None) -> tuple[Arc, ...]:
-        """The links from a GPU to another: those that join them, else over the GPU between that has most; or none.
+        """Return the links from one GPU to another: direct, or else over the intermediate GPU with the most; or none.
 
-        `through` are the GPUs that may stand between; None means any. Source: NCCL 2.28.3 (2025) src/graph/paths.cc,
+        `through` are the GPUs that may be intermediate; None means any. Source: NCCL 2.28.3 (2025) src/graph/paths.cc,
         which passes at most one GPU (PATH_NVB).
         """
         if self.num_links[src][dst]:
@@ -96,16 +96,15 @@ class Mesh:
         return ((src, widest), (widest, dst)) if widths.get(widest) else ()
 
     def rings(self, gpus: Sequence[int]) -> Rings | None:
-        """The rings over the links among these GPUs that move most bytes at once; None where there is no ring.
+        """Return the rings over the links among these GPUs with the highest total rate; None if there is no ring.
 
-        No two rings use a link in the same direction, or each has half. Steps over a GPU between are the second choice.
-
-        Source: the search of NCCL 2.28.3 (2025) src/graph/search.cc, which tries half of a rate and then a longer way.
+        No two rings use a link in the same direction, unless each has half. Steps over an intermediate GPU come second.
+        Source: the search of NCCL 2.28.3 (2025) src/graph/search.cc, which tries half the rate and then a longer path.
         """
         return _rings(self, tuple(sorted(gpus)))
 
     def num_unlinked(self, gpus: Sequence[int]) -> int:
-        """The fewest steps without a link that a ring through these GPUs needs."""
+        """Return the smallest number of steps without a link in a ring through these GPUs."""
         first, *others = sorted(gpus)
         orders = ((first, *order, first) for order in permutations(others))
         return min(sum(not self.num_links[i][j] for i, j in pairwise(order)) for order in orders)
@@ -125,7 +124,7 @@ def _rings(mesh: Mesh, gpus: tuple[int, ...]) -> Rings | None:
 
 
 def _cycles(mesh: Mesh, gpus: tuple[int, ...], is_direct: bool) -> list[tuple[Arc, ...]]:
-    """The links of every ring through all GPUs."""
+    """List the links of every ring through all GPUs."""
     arcs = {(i, j): mesh.path(i, j, () if is_direct else gpus) for i, j in permutations(gpus, 2)}
     cycles: list[tuple[Arc, ...]] = []
     for order in permutations(gpus[1:]):
@@ -136,12 +135,12 @@ def _cycles(mesh: Mesh, gpus: tuple[int, ...], is_direct: bool) -> list[tuple[Ar
 
 
 def _most_possible(mesh: Mesh, gpus: tuple[int, ...], parts: int) -> int:
-    """As many rings as the GPU with the fewest links could be on, a link being cut into `parts`."""
+    """Bound the number of rings by the GPU with the fewest links, where a link is split into `parts`."""
     return parts * min(sum(mesh.num_links[gpu][other] for other in gpus) for gpu in gpus)
 
 
 def _most_at_once(cycles: list[tuple[Arc, ...]], mesh: Mesh, gpus: tuple[int, ...], parts: int) -> int:
-    """The most of these cycles, which may repeat, that can be taken together when a link is cut into `parts`."""
+    """Return how many of these cycles, which may repeat, fit together when a link is split into `parts`."""
     left = {(i, j): parts * mesh.num_links[i][j] for i, j in permutations(gpus, 2)}
     for number in range(_most_possible(mesh, gpus, parts), 0, -1):
         if _Packing(left).fits(cycles, number):
@@ -150,14 +149,14 @@ def _most_at_once(cycles: list[tuple[Arc, ...]], mesh: Mesh, gpus: tuple[int, ..
 
 
 class _Packing:
-    """A search for cycles that fit on the links together; like NCCL's, it gives up after a number of steps."""
+    """A search for cycles that fit on the links together; like NCCL's, it gives up after `_MAX_STEPS`."""
 
     def __init__(self, left: dict[Arc, int]) -> None:
         self._left = dict(left)
         self._num_steps = 0
 
     def fits(self, cycles: list[tuple[Arc, ...]], number: int) -> bool:
-        """True when `number` of these cycles, which may repeat, fit on what is left of the links."""
+        """Whether `number` of these cycles, which may repeat, fit on the remaining links."""
         self._num_steps += 1
         fitting = [cycle for cycle in cycles if self._has_room(cycle)]
         for place, cycle in enumerate(fitting):

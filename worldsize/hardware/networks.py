@@ -1,7 +1,7 @@
-"""Networks between NICs: which shared parts a message crosses between two of them, and what these parts carry.
+"""Networks between NICs: the shared hops on a message's path, and the capacity of each hop.
 
-Every link of a network has the rate of a NIC. Its switches balance their load over equal ways perfectly, so that all
-uplinks of a switch, or all links from a group to another, are one hop.
+Every link of a network has the rate of a NIC. Switches balance the load over equal paths perfectly, so all uplinks of
+a switch, or all links from one group to another, are one hop.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import NamedTuple, TypeAlias
 
 from worldsize.hardware.validation import need_positive
 
-Nic: TypeAlias = tuple[int, int]  # the node, and the NIC counted within it
+Nic: TypeAlias = tuple[int, int]  # the node, and the NIC's number within it
 
 
-# the kinds of hops that are no part of a network, and so no names of its levels
+# kinds of hops outside networks, which are reserved and cannot name a network's levels
 _OTHER_KINDS = frozenset({"gpu", "link", "bridge", "nic", "host link", "uplink", "memory"}) | {
     f"{place} {direction}" for place in ("local", "shared", "all") for direction in ("read", "write")
 }
 
 
-class Hop(NamedTuple):  # a key of dicts in every replay; a dataclass takes four times as long to hash
+class Hop(NamedTuple):  # used as a key of dicts in every replay: a dataclass takes four times as long to hash
     """A directed part of a cluster that messages share: a port, a link, a NIC, a switch's uplinks, a host bridge.
 
     `kind` is "gpu", "link", "bridge", "nic", a fat tree's level, or a dragonfly's "local" or "global". Hops of one kind
-    have the same capacity, but for links, some of which are several. Examples of names: `gpu0 out`, `gpu0 to gpu3`,
-    `node1 nic0 in`, `leaf0 up`, `group0 to group5`. Others are for transfers: `gpu0 to host`, `node0 memory`,
+    have the same capacity, except links, which may be multiple. Examples of names: `gpu0 out`, `gpu0 to gpu3`,
+    `node1 nic0 in`, `leaf0 up`, `group0 to group5`. Hops of transfers are, for example, `gpu0 to host`, `node0 memory`,
     `node0 uplink0 to device`, `node0 local write`, `node0 shared read`, `all shared read`.
     """
 
@@ -43,7 +43,7 @@ class Hop(NamedTuple):  # a key of dicts in every replay; a dataclass takes four
 
 @dataclass(frozen=True)
 class Nics:
-    """All NICs of a cluster: on how many nodes, how many each, and the rate of one."""
+    """A cluster's NICs: the number of nodes, NICs per node, and the rate of one NIC."""
 
     num_nodes: int
     per_node: int
@@ -52,7 +52,7 @@ class Nics:
 
 @dataclass(frozen=True)
 class Level:
-    """The switches of one height: how many nodes each has below it (None: all), and its downlinks over its uplinks."""
+    """One level of switches: how many nodes each has below it (None: all), and its downlinks over its uplinks."""
 
     name: str
     num_nodes: int | None = None
@@ -61,9 +61,9 @@ class Level:
 
 @dataclass(frozen=True)
 class FatTree:
-    """Levels of switches from the leaves up, each joined to all of the next; messages climb no higher than they must.
+    """Levels of switches from the leaves up, each connected to all of the next; messages go no higher than necessary.
 
-    `is_rail`: NIC i of every node is on leaf switch i. Without it, all NICs of a node are on one leaf switch. Higher
+    `is_rail`: NIC i of every node is on leaf switch i. Otherwise all NICs of a node are on one leaf switch. Higher
     switches have all NICs of their nodes below them.
 
     Source: Leiserson, "Fat-Trees", IEEE Transactions on Computers C-34(10), 1985.
@@ -113,7 +113,7 @@ class FatTree:
         return None
 
     def busiest_of_all_pairs(self, places: Sequence[Nic], nics: Nics) -> list[tuple[Hop, int]]:
-        """On each level the uplinks with most messages when every place sends to all other nodes', and their number."""
+        """Find each level's uplinks with the most messages in an all-to-all between nodes, and count the messages."""
         on_node = Counter(node for node, _ in places)
         busiest: list[tuple[Hop, int]] = []
         for height, level in enumerate(self.levels):
@@ -130,7 +130,7 @@ class FatTree:
         return busiest
 
     def capacity_bytes_per_s(self, hop: Hop, nics: Nics) -> float | None:
-        """The capacity of all uplinks of a switch, as of its downlinks, in bytes per second; None for other hops."""
+        """Return the total capacity of a switch's uplinks (equal to its downlinks') in bytes/s; None for other hops."""
         for height, level in enumerate(self.levels):
             if level.name == hop.kind:
                 num_nics = (level.num_nodes or nics.num_nodes) * self._nics_of_a_node(height, nics)
@@ -138,7 +138,7 @@ class FatTree:
         return None
 
     def switch(self, height: int, nic: Nic, nics: Nics) -> int:
-        """The switch of a level, counted from 0 at the leaves, that has this NIC below it."""
+        """Return the switch above this NIC on the level `height`, which is 0 for leaves."""
         node, index = nic
         group = node // (self.levels[height].num_nodes or nics.num_nodes)
         return group * nics.per_node + index if self.is_rail and not height else group
@@ -147,24 +147,23 @@ class FatTree:
         return 1 if self.is_rail and not height else nics.per_node
 
     def _ratio(self, height: int) -> float:
-        """What comes in below over what goes out above, from the NICs to this level."""
+        """The total oversubscription from the NICs up to this level."""
         return math.prod(level.oversubscription for level in self.levels[: height + 1])
 
     def _is_limit(self, height: int) -> bool:
-        # with an uplink for every downlink the NICs are the limit
+        # with one uplink per downlink, the NICs are the limit
         return self._ratio(height) != 1 or not (self.is_rail or height)
 
 
 @dataclass(frozen=True)
 class Dragonfly:
-    """Routers in groups: each router joined to all of its group, each group to all others by global links.
+    """Groups of routers: each router is connected to all others in its group, each group to all others by global links.
 
-    Routing is minimal: within the group to a router with a global link to the other group, over it, and on within that
-    group. A group's global links are dealt out to its routers in turn; of several between two groups, a router always
-    takes the same, and the routers take turns.
-
-    NICs are on the routers in turn, node by node. `is_rail`: as many nodes as a router has NICs share as many routers
-    as a node has NICs, and NIC i of each is on router i of these.
+    Routing is minimal: within the group to a router with a global link to the destination group, over it, and on within
+    that group. A group's global links are assigned to its routers in turn; if there are several between two groups,
+    each router always uses the same one, and the routers alternate between them.
+    NICs are assigned to routers in turn, node by node. `is_rail`: as many nodes as a router has NICs share as many
+    routers as a node has NICs, and NIC i of each is on router i of these.
 
     Source: Kim, Dally, Scott and Abts, "Technology-Driven, Highly-Scalable Dragonfly Topology", ISCA 2008.
     """
@@ -180,7 +179,7 @@ class Dragonfly:
             need_positive(f"a dragonfly's {count}", getattr(self, count))
 
     def check(self, nics: Nics) -> None:
-        """Raise ValueError where a node would be in two groups."""
+        """Raise ValueError if a node would be in two groups."""
         per_group = self.routers_per_group * (1 if self.is_rail else self.nics_per_router)
         if per_group % nics.per_node:
             counted = "routers_per_group" if self.is_rail else "nics_per_router x routers_per_group"
@@ -209,7 +208,7 @@ class Dragonfly:
         return None
 
     def busiest_of_all_pairs(self, places: Sequence[Nic], nics: Nics) -> list[tuple[Hop, int]]:
-        """The hops of each kind with most messages when every place sends to all other nodes', and their number."""
+        """Find each kind's hops with the most messages in an all-to-all between nodes, and count the messages."""
         at = Counter(self.router(place, nics) for place in places)
         in_group: Counter[int] = Counter()
         for router, number in at.items():
@@ -224,9 +223,9 @@ class Dragonfly:
         return busiest
 
     def _local_of_all_pairs(self, at: Counter[int], in_group: Counter[int]) -> dict[tuple[int, int], int]:
-        """The messages between routers of one group when each of the places at every router sends to all others."""
+        """Count the messages between routers of one group when each NIC at every router sends to all others."""
         loads: Counter[tuple[int, int]] = Counter()
-        alike: Counter[tuple[int, int]] = Counter()  # in each group, the places whose routers take the same links
+        alike: Counter[tuple[int, int]] = Counter()  # in each group, the NICs whose routers use the same links
         for router, number in at.items():
             group = router // self.routers_per_group
             alike[group, router % self.links_between_groups] += number
@@ -234,7 +233,7 @@ class Dragonfly:
                 if other != group:
                     gate = self._gate(group, other, self._link(router, group, other))
                     loads[router, gate] += number * in_group[other]
-        entering = at.copy()  # the places at each router, and those that come to it over its global links
+        entering = at.copy()  # the NICs at each router, and those that reach it over its global links
         for (group, router), number in alike.items():
             for other in in_group:
                 if other != group:
@@ -246,7 +245,7 @@ class Dragonfly:
         return {(src, dst): load for (src, dst), load in loads.items() if src != dst}
 
     def _within_nodes(self, places: Sequence[Nic], nics: Nics) -> Counter[tuple[int, int]]:
-        """The messages between routers that stay on a node, where its NICs are on several."""
+        """Count the messages between routers within a node whose NICs are on several routers."""
         loads: Counter[tuple[int, int]] = Counter()
         if not self.is_rail and self.nics_per_router % nics.per_node == 0:
             return loads
@@ -259,24 +258,24 @@ class Dragonfly:
         return loads
 
     def capacity_bytes_per_s(self, hop: Hop, nics: Nics) -> float | None:
-        """The capacity of the links between two routers or two groups, in bytes per second; None for other hops."""
+        """Return the total capacity of the links between two routers or groups in bytes/s; None for other hops."""
         num_links = {"local": self.links_between_routers, "global": self.links_between_groups}.get(hop.kind)
         return num_links and num_links * nics.bytes_per_s
 
     def router(self, nic: Nic, nics: Nics) -> int:
-        """The router of a NIC, counted over all groups."""
+        """Return the router of a NIC, numbered across all groups."""
         node, index = nic
         if self.is_rail:
             return node // self.nics_per_router * nics.per_node + index
         return (node * nics.per_node + index) // self.nics_per_router
 
     def _link(self, router: int, group: int, other: int) -> int:
-        """Which of the links between two groups a router of the first sends over: in turn by routers and by groups."""
+        """Return which link between two groups a router of the first uses: routers and groups take turns."""
         turn = _place(other, group) * self.links_between_groups // self.routers_per_group
         return (router + turn) % self.links_between_groups
 
     def _gate(self, group: int, other: int, link: int) -> int:
-        """The router of a group that has this link to another group."""
+        """Return the router of a group that has this link to another group."""
         index = (_place(other, group) * self.links_between_groups + link) % self.routers_per_group
         return group * self.routers_per_group + index
 
@@ -295,7 +294,7 @@ def _local(src_router: int, dst_router: int) -> tuple[Hop, ...]:
 
 
 def _place(other: int, group: int) -> int:
-    """The number of another group among all but this one."""
+    """Return the index of `other` among all groups except `group`."""
     return other - (other > group)
 
 

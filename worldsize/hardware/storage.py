@@ -1,4 +1,4 @@
-"""A node's host and the storage of a cluster: every number with its source and date."""
+"""Hosts and storage: every number with its source and date."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ TRANSFERS = (*COPIES, *FILES)
 
 @dataclass(frozen=True)
 class Host:
-    """A node's CPUs and their memory, and the link of each GPU to them.
+    """A node's CPUs and memory, and each GPU's link to them.
 
-    `link` has the rate that copies of pinned memory reach and the time of a small copy. `gpus_per_uplink` GPUs are on
-    one PCIe switch, whose way up to the host is one such link. `memory_bandwidth_bytes_per_s` is what reads and writes
-    share.
+    `link` has the achievable rate of copies of pinned memory and the time of a small copy. `gpus_per_uplink` GPUs share
+    a PCIe switch, whose uplink to the host is one such link. Reads and writes share `memory_bandwidth_bytes_per_s`.
     """
 
     name: str
@@ -43,8 +42,8 @@ class Host:
 class StorageSystem:
     """A place for files: the rates that one node reaches, and the time of an operation before its first byte.
 
-    All nodes together reach no more than the total rates; without them each node has a store of its own. A node comes
-    to a shared store by a network of its own, or, where `is_on_nics`, through the NICs that carry messages too.
+    All nodes together reach at most the total rates; without them each node has its own storage. A node reaches shared
+    storage over a separate network or, with `is_on_nics`, through the NICs that also carry messages.
     """
 
     name: str
@@ -74,5 +73,5 @@ class StorageSystem:
 
     @property
     def is_shared(self) -> bool:
-        """True for one store of all nodes."""
+        """Whether all nodes share one storage."""
         return self.total_read_bytes_per_s is not None

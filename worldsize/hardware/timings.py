@@ -1,4 +1,4 @@
-"""What operators were measured to take on one machine, and what lies between the measured sizes."""
+"""Measured times of operators on one machine, and interpolation between the measured sizes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import NamedTuple
 
-_NUM_NEAREST = 4  # measured products that decide on the rate of another
-_STEEPNESS = 3.0  # with which their weight falls with the distance
+_NUM_NEAREST = 4  # measured matmuls from which a rate is interpolated
+_STEEPNESS = 3.0  # exponent with which their weight falls with the distance
 
 
 class Timed(NamedTuple):
-    """An operator by its name in torch, its flops, the bytes that it moves, and its seconds."""
+    """One measured operator: its name in torch, its flops, the bytes that it moves, and its seconds."""
 
     name: str
     flops: float
@@ -25,12 +25,12 @@ class Timed(NamedTuple):
 
 @dataclass(frozen=True)
 class Timings:
-    """The seconds of measured operators, and those that a program spends around each, by the phase of training.
+    """The times of measured operators, and a program's overhead per operator by the phase of training.
 
-    An operator of a name that was measured takes what lies between its measured sizes: a pass over memory by its bytes,
-    on a line through the logarithms of both; a product, or an attention, at the rate of the measured ones that are most
-    like it in flops and in flops a byte. A name that was not measured takes the median of those that were. All take
-    `slowdown` times as long in a program, where their tensors are less often in a cache.
+    A measured operator's time is interpolated between its measured sizes: a pass over memory by its bytes, linearly in
+    the logarithms of bytes and time; a matmul or attention using the rates of the measured ones closest in flops and
+    arithmetic intensity. An operator that was not measured takes the median of those that were. All take `slowdown`
+    times as long in a program, where tensors are less often in a cache.
     """
 
     operators: tuple[Timed, ...]
@@ -46,16 +46,16 @@ class Timings:
                 raise ValueError(f"the timing of {one.name} is {one}; its time must be more than 0, no value less")
 
     def time_s(self, name: str, flops: float, size_bytes: float, phase: str = "", speed: float = 1.0) -> float:
-        """The seconds of an operator, with those that the program spends around it.
+        """Return the seconds of an operator, including the program's overhead.
 
-        A product runs `speed` times as fast as the measured ones.
+        A matmul runs `speed` times as fast as the measured ones.
         """
         around_s = self.overhead_s.get(phase, self.overhead_s.get("", 0.0))
         alone_s = self._product_s(name, flops, size_bytes) / speed if flops else self._pass_s(name, size_bytes)
         return around_s + self.slowdown * alone_s
 
     def flops_per_s(self, name: str, flops: float, size_bytes: float) -> float:
-        """The rate of a product between the measured ones."""
+        """Interpolate the rate of a matmul between the measured ones."""
         near = self._products.get(name) or self._products[""]
         at = _place(flops, size_bytes)
         nearest = sorted((math.dist(at, place), rate) for place, rate in near)[:_NUM_NEAREST]
@@ -76,13 +76,13 @@ class Timings:
 
     @cached_property
     def _passes(self) -> dict[str, list[tuple[float, float]]]:
-        """The bytes and seconds of each pass over memory, rising."""
-        named = _by_name(one for one in self.operators if not one.flops)
-        return {name: sorted((one.size_bytes, one.time_s) for one in of_name) for name, of_name in named.items()}
+        """The bytes and seconds of each pass over memory, ascending."""
+        named = _by_name(timed for timed in self.operators if not timed.flops)
+        return {name: sorted((timed.size_bytes, timed.time_s) for timed in of_name) for name, of_name in named.items()}
 
     @cached_property
     def _products(self) -> dict[str, list[tuple[tuple[float, float], float]]]:
-        """The place of each product and the logarithm of its rate, by name; all of them under the empty name."""
+        """The coordinates of each matmul and the logarithm of its rate, by name; all of them under the empty name."""
         named = _by_name(one for one in self.operators if one.flops)
         places = {
             name: [(_place(one.flops, one.size_bytes), math.log(one.flops / one.time_s)) for one in of_name]
@@ -99,12 +99,12 @@ def _by_name(timed: Iterable[Timed]) -> dict[str, list[Timed]]:
 
 
 def _place(flops: float, size_bytes: float) -> tuple[float, float]:
-    """Where products that run alike are near each other."""
+    """Return coordinates in which matmuls with similar rates are close to each other."""
     return math.log(flops), 2 * math.log(flops / max(size_bytes, 1.0))
 
 
 def _between(curve: Sequence[tuple[float, float]], size_bytes: float) -> float:
-    """The seconds at a size: as of the smallest below it, in proportion to the bytes above the largest."""
+    """Interpolate the seconds at a size: constant below the smallest, proportional to the bytes above the largest."""
     place = bisect_left(curve, (size_bytes, 0.0))
     if place == 0:
         return curve[0][1]

@@ -1,4 +1,4 @@
-"""Clusters: equal nodes of GPUs, the network between them, and the way of a message through both."""
+"""Clusters: identical nodes of GPUs, the network between them, and the routes of messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIBRARIES = ("nccl", "gloo")
 
 @dataclass(frozen=True)
 class Route:
-    """The latency in seconds of a message or transfer, and the hops that it occupies."""
+    """A message's or transfer's latency in seconds, and the hops that it occupies."""
 
     latency_s: float
     hops: tuple[Hop, ...]
@@ -28,16 +28,15 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Equal nodes of GPUs on `intra` links, joined by NICs on `inter` links.
+    """Identical nodes of GPUs on `intra` links, connected by NICs on `inter` links.
 
-    `intra` is a GPU's port, through which it reaches all others of its node. With a `mesh`, those that its links join
+    `intra` is a GPU's port, through which it reaches all others of its node. With a `mesh`, GPUs that its links connect
     use these instead. `is_switched=False`: the node's GPUs and NICs share one host bridge of `bridge_bytes_per_s`.
-
-    `is_rail`: NIC i of every node is on leaf switch i. Without it, all NICs of a node are on one leaf switch. Either
-    way a leaf connects `nodes_per_leaf` nodes (None: all), and `oversubscription` is the ratio of its downlinks to its
+    `is_rail`: NIC i of every node is on leaf switch i. Otherwise all NICs of a node are on one leaf switch. Either way
+    a leaf connects `nodes_per_leaf` nodes (None: all), and `oversubscription` is the ratio of its downlinks to its
     uplinks. `network` is a larger network in place of these leaves. `library` is the library of the collectives, "nccl"
-    or "gloo". Every node has `host` and `local_storage`, and all have one `shared_storage`; what is None can carry no
-    transfer.
+    or "gloo". Every node has `host` and `local_storage`, and all share one `shared_storage`; without one of these
+    (None), its transfers are impossible.
     """
 
     name: str
@@ -120,11 +119,11 @@ class Cluster:
         return self.num_nodes * self.gpus_per_node
 
     def with_nodes(self, num_nodes: int) -> Cluster:
-        """The same cluster with this many nodes."""
+        """Return the same cluster with this many nodes."""
         return replace(self, num_nodes=num_nodes)
 
     def without_latency(self) -> Cluster:
-        """The same cluster with links and storage without latency."""
+        """Return the same cluster with links and storage without latency."""
         inter = self.inter and replace(self.inter, latency_s=0.0)
         mesh = self.mesh and replace(self.mesh, link=replace(self.mesh.link, latency_s=0.0))
         return replace(
@@ -138,7 +137,7 @@ class Cluster:
         )
 
     def node_of(self, rank: int) -> int:
-        """The node that holds this rank.
+        """Return the node that holds this rank.
 
         Raises:
             ValueError: the cluster has no such rank.
@@ -148,7 +147,7 @@ class Cluster:
         return rank // self.gpus_per_node
 
     def nic_of(self, rank: int) -> int:
-        """The NIC, counted within its node, through which this rank leaves its node.
+        """Return the number, within its node, of the NIC through which this rank leaves the node.
 
         Raises:
             ValueError: the cluster has no such rank.
@@ -157,7 +156,7 @@ class Cluster:
         return self._nic_of_gpu(self._index(rank))
 
     def route(self, src_rank: int, dst_rank: int) -> Route:
-        """The latency in seconds and the hops of a message; messages that share a hop share its capacity.
+        """Return the latency in seconds and the hops of a message; messages that share a hop share its capacity.
 
         Raises:
             ValueError: the cluster has no such rank.
@@ -180,21 +179,21 @@ class Cluster:
         )
 
     def network_hops(self, src: Nic, dst: Nic) -> tuple[Hop, ...]:
-        """The hops of a message from a NIC to another node's, without the NICs themselves."""
+        """Return the hops of a message from a NIC to one of another node, without the NICs themselves."""
         return self._network.hops(src, dst, self._nics)
 
     @property
     def transfers(self) -> tuple[str, ...]:
-        """Those of `TRANSFERS` that this cluster has what they need for."""
+        """The transfers, from `TRANSFERS`, for which this cluster has the hardware."""
         has = {"to host": self.host, "to device": self.host, "read": self.shared_storage, "write": self.shared_storage}
         has |= {"read local": self.local_storage, "write local": self.local_storage}
         return tuple(transfer for transfer in TRANSFERS if has[transfer] is not None)
 
     def transfer_route(self, rank: int, transfer: str) -> Route:
-        """The latency in seconds and the hops of one of `TRANSFERS` of a rank.
+        """Return the latency in seconds and the hops of a rank's transfer, one of `TRANSFERS`.
 
         Raises:
-            ValueError: the cluster has no such rank, or does not have what the transfer needs.
+            ValueError: the cluster has no such rank, or lacks the hardware for the transfer.
         """
         need_one_of("a transfer", transfer, TRANSFERS)
         node = self.node_of(rank)
@@ -217,7 +216,7 @@ class Cluster:
         return Route(storage.latency_s, tuple(hops))
 
     def _copy_hops(self, rank: int, transfer: str) -> list[Hop]:
-        """The hops of a copy between a GPU and its host; on PCIe, copies and messages share the GPU's port."""
+        """Return the hops of a copy between a GPU and its host; on PCIe, copies and messages share the GPU's port."""
         assert self.host is not None
         node, gpus = self.node_of(rank), self.host.gpus_per_uplink
         hops = [_gpu(rank, "out" if transfer == "to host" else "in")] if self.intra.kind == "pcie" else []
@@ -227,15 +226,15 @@ class Cluster:
         return hops
 
     def busiest_of_all_pairs(self, ranks: Sequence[int]) -> list[tuple[Hop, int]]:
-        """Of each capacity the hop that carries most when every rank sends to every other, and the messages on it.
+        """Find, for each capacity, the hop with the most messages when every rank sends to every other; count them.
 
-        The same as counting the hops of every `route`, in a time that grows with the ranks and not with their square.
+        The result is that of counting the hops of every `route`, in time linear rather than quadratic in the ranks.
         """
         on_node: dict[int, list[int]] = {}
         for rank in ranks:
             on_node.setdefault(self.node_of(rank), []).append(self._index(rank))
         loads: Counter[Hop] = Counter()
-        # nodes whose ranks are on the same GPUs have the same loads: one of them will do
+        # nodes whose ranks are on the same GPUs have the same loads, so one of them suffices
         for gpus, node in {tuple(gpus): node for node, gpus in on_node.items()}.items():
             loads += self._all_pairs_of_node(node, gpus, len(ranks) - len(gpus))
         if len(on_node) > 1:
@@ -243,14 +242,14 @@ class Cluster:
             loads.update(dict(self._network.busiest_of_all_pairs(places, self._nics)))
         most: dict[tuple[str, float], tuple[Hop, int]] = {}
         for hop, load in loads.items():
-            # links are several or one; the other hops of a kind are all alike
+            # links may be multiple; the other hops of a kind are identical
             alike = hop.kind, self.capacity_bytes_per_s(hop) if hop.kind == "link" else 0.0
             if load > most.get(alike, (hop, 0))[1]:
                 most[alike] = hop, load
         return list(most.values())
 
     def _all_pairs_of_node(self, node: int, gpus: tuple[int, ...], beyond: int) -> Counter[Hop]:
-        """The messages on the hops of a node when each of these GPUs sends to each, and to `beyond` on other nodes."""
+        """Count messages on a node's hops if each of these GPUs sends to each other and to `beyond` on other nodes."""
         loads: Counter[Hop] = Counter()
         first, mesh = node * self.gpus_per_node, self.mesh
         through_ports = dict.fromkeys(gpus, len(gpus) - 1)
@@ -267,7 +266,7 @@ class Cluster:
         return loads
 
     def hop(self, name: str) -> Hop:
-        """The hop of this name.
+        """Return the hop of this name.
 
         Raises:
             ValueError: the cluster has no such hop.
@@ -283,7 +282,7 @@ class Cluster:
         return found
 
     def capacity_bytes_per_s(self, hop: Hop) -> float:
-        """The capacity that the messages and transfers on a hop share, in bytes per second.
+        """Return the capacity that messages and transfers on a hop share, in bytes per second.
 
         Raises:
             ValueError: the cluster has no hop of this kind.
@@ -308,7 +307,7 @@ class Cluster:
         raise ValueError(f"{self.name} has no {hop.kind}, and so no hop {hop.name!r}")
 
     def links_among(self, ranks: Sequence[int]) -> set[Hop]:
-        """The links of the mesh, both ways, that join two of these ranks."""
+        """Return the links of the mesh, in both directions, between two of these ranks."""
         if self.mesh is None:
             return set()
         on_node: dict[int, list[int]] = {}
@@ -334,20 +333,21 @@ class Cluster:
         return gpu * self.nics_per_node // self.gpus_per_node
 
     def _index(self, rank: int) -> int:
-        """The GPU, counted within its node."""
+        """Return the GPU's number within its node."""
         return rank % self.gpus_per_node
 
     def _route_within_node(self, src_rank: int, dst_rank: int) -> Route:
         arcs = self.mesh.path(self._index(src_rank), self._index(dst_rank)) if self.mesh else ()
         if self.mesh and arcs:
-            # over a GPU between it is one step still: that GPU holds the buffer (NCCL 2.28.3, 2025, transport/p2p.cc)
+            # over an intermediate GPU it is still one step: that GPU holds the buffer (NCCL 2.28.3, 2025,
+            # transport/p2p.cc)
             first = src_rank - self._index(src_rank)
             return Route(self.mesh.link.latency_s, tuple(_link(first + i, first + j) for i, j in arcs))
         hops = (_gpu(src_rank, "out"), *self._bridge(self.node_of(src_rank)), _gpu(dst_rank, "in"))
         return Route(self.intra.latency_s, hops)
 
     def _storage_rates(self) -> dict[str, float]:
-        """The capacity of each kind of a store's hops, in bytes per second."""
+        """The capacity of each kind of storage hop, in bytes per second."""
         rates: dict[str, float] = {}
         if (local := self.local_storage) is not None:
             rates |= {"local read": local.read_bytes_per_s, "local write": local.write_bytes_per_s}
@@ -358,7 +358,7 @@ class Cluster:
         return rates
 
     def _hops_at(self, rank: int) -> list[Hop]:
-        """Every hop that a message or transfer from or to this rank may take on its node."""
+        """Return every hop on its node that a message or transfer from or to this rank may use."""
         hops = [_gpu(rank, "out"), _gpu(rank, "in"), *self._bridge(self.node_of(rank))]
         if self.mesh is not None:
             first = rank - self._index(rank)

@@ -1,4 +1,4 @@
-"""What described hardware must be, or is refused with a sentence."""
+"""Validation of described hardware."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def need_positive(what: str, value: float) -> None:
-    """Raise ValueError unless the value is more than 0."""
+    """Raise ValueError unless the value is positive."""
     if not value > 0:
         raise ValueError(f"{what} is {value}; it must be more than 0")
 

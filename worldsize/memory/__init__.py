@@ -1,7 +1,7 @@
-"""Bytes that the tensors of a rank hold, by kind: now, at their most, and over a step.
+"""The bytes that a rank's tensors hold, by kind: now, at the peak, and over a step.
 
 `ws.run(..., memory=True)` records them on every rank; `worldsize.memory.meter.MemoryMeter` does so in any process.
-`of_snapshot` reads what torch itself has recorded on a GPU.
+`of_snapshot` reads torch's own record of a GPU's memory.
 """
 
 import sys
@@ -15,7 +15,7 @@ __all__ = ["KINDS", "Holding", "MemoryUse", "count_as", "held", "of_snapshot", "
 
 
 def held() -> dict[str, int]:
-    """The bytes that this rank's tensors hold now, by kind.
+    """Return the bytes that this rank's tensors hold now, by kind.
 
     Raises:
         ValueError: the rank's memory is not counted.
@@ -27,12 +27,12 @@ def held() -> dict[str, int]:
 
 
 def count_as(kind: str, tensors: Iterable[Any]) -> None:
-    """Count these tensors as this kind of memory, such as "optimizer state" of an optimizer written by hand.
+    """Count these tensors as this kind of memory, such as "optimizer state" for an optimizer written by hand.
 
-    Where memory is not counted, do nothing.
+    Do nothing if memory is not counted.
 
     Raises:
-        ValueError: there is no such kind.
+        ValueError: the kind is unknown.
     """
     if kind not in KINDS:
         raise ValueError(f"there is no memory of the kind {kind!r}; it is one of {', '.join(KINDS)}")

@@ -1,4 +1,4 @@
-"""How much a described GPU holds, and what to say of a rank that needs more: what fills it, and what would fit."""
+"""The memory of a described GPU, and the report on a rank that needs more: what fills it, and what would fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Capacity:
     num_ranks: int = 1
 
     def explain(self, sizes: Mapping[str, int], is_sharded: bool) -> str:
-        """The report on a rank whose tensors hold these bytes by kind; `is_sharded` when they are shards already."""
+        """Report on a rank whose tensors hold these bytes by kind; `is_sharded` if they are already shards."""
         held = units.format_bytes(sum(sizes.values()))
         return (
             f"{self.name} is out of memory: it has {units.format_bytes(self.size_bytes)}, and this rank's tensors hold "
@@ -38,7 +38,7 @@ class Capacity:
         return "It needs a GPU with more memory, or a model split over more GPUs."
 
     def _shardings(self, sizes: Mapping[str, int], is_sharded: bool) -> list[str]:
-        """The first way of sharding that is enough."""
+        """Describe the first ZeRO stage with which the tensors fit."""
         for what, kinds in _STAGES.items() if self.num_ranks > 1 and not is_sharded else ():
             saved = sum(sizes.get(kind, 0) for kind in kinds) * (1 - 1 / self.num_ranks)
             left_bytes = sum(sizes.values()) - saved

@@ -1,4 +1,4 @@
-"""The storages of this process's tensors: what made each, how large it is, and of what kind it turns out to be."""
+"""The storages of this process's tensors: the line that made each, its size, and its kind."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from worldsize.memory.program_lines import is_program, quote_line
 from worldsize.memory.use import KINDS, MAX_HOLDINGS, MAX_POINTS, TEMPORARIES, Holding, MemoryUse, thinned
 from worldsize.message import MAX_NAME
 
-_ORDER = {kind: place for place, kind in enumerate(KINDS)}  # a storage is of the first of the kinds that it has had
-_MAX_CHANGES = 200_000  # that are kept one by one
+# of all kinds that a storage has had, the first in this order counts
+_ORDER = {kind: place for place, kind in enumerate(KINDS)}
+_MAX_CHANGES = 200_000  # kept before they are merged into the curve
 
 
 class StorageRef(weakref.ref[torch.UntypedStorage]):
@@ -38,24 +39,24 @@ class StorageRef(weakref.ref[torch.UntypedStorage]):
     def __init__(self, *_: object) -> None:
         pass  # a weak reference is made by `__new__`
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # not those of the tensor's storage, which may be gone
+    __eq__, __hash__ = object.__eq__, object.__hash__  # not those of the torch storage, which may be freed
 
     @property
     def line(self) -> str:
-        """The line, its file unless that is a notebook's cell, and its text; empty when there is none."""
+        """The line with its text, and its file unless it is a notebook cell; empty if unknown."""
         return quote_line(self.filename, self.line_number) if self.line_number else ""
 
 
 class Ledger:
-    """The bytes of all storages that it is shown, now and at their most, each storage counted once, the host's not.
+    """The bytes of all recorded storages, now and at the peak; each storage counts once, and host copies do not count.
 
-    A storage holds its present size until nothing refers to it; an autograd graph that has saved it does. Its kind is
-    found in hindsight: what becomes a parameter's gradient has been a gradient since its first byte.
+    A storage counts with its current size until nothing refers to it; an autograd graph that saved it does. Its kind is
+    determined in hindsight: a storage that becomes a parameter's gradient counts as a gradient from its creation.
     """
 
     def __init__(self, counts_read: bool = True, counts_fake: bool = False) -> None:
-        self._counts_read = counts_read  # false: a storage counts only if it was noted as made
-        self._counts_fake = counts_fake  # true: fake tensors count, too, which have sizes and no data
+        self._counts_read = counts_read  # False: a storage counts only if it was recorded as made
+        self._counts_fake = counts_fake  # True: fake tensors, which have sizes but no data, count too
         self.held_bytes = self.most_bytes = self.num_operations = 0
         self._lock = threading.RLock()
         self._storages: dict[int, StorageRef] = {}  # the live ones, by the address of torch's own object
@@ -66,7 +67,7 @@ class Ledger:
         self._peak_bytes, self._peak = 0, list[tuple[StorageRef, int]]()  # of the curve
 
     def begin_operation(self) -> None:
-        """Note that an operation has run, whose tensors are about to be noted."""
+        """Count an operation that has run, whose tensors are about to be recorded."""
         with self._lock:
             self._take_ends()
             self.num_operations += 1
@@ -74,7 +75,7 @@ class Ledger:
     def note(
         self, tensors: Iterable[torch.Tensor], kind: str = TEMPORARIES, module: str = "", is_made: bool = False
     ) -> None:
-        """Note that these tensors are there, with the sizes that they have now, and of what kind they are."""
+        """Record live tensors with their current sizes and their kind."""
         self.note_storages(
             (one.untyped_storage() for tensor in tensors for one in _plain(tensor, self._counts_fake)),
             kind,
@@ -89,7 +90,7 @@ class Ledger:
         module: str = "",
         is_made: bool = False,
     ) -> None:
-        """Note that these storages are there, with the sizes that they have now, and of what kind they are."""
+        """Record live storages with their current sizes and their kind."""
         with self._lock:
             self._take_ends()
             for storage in storages:
@@ -106,7 +107,7 @@ class Ledger:
             self.most_bytes = max(self.most_bytes, self.held_bytes)
 
     def restart(self) -> None:
-        """Forget the past: the curve and its peak begin with what is held now."""
+        """Restart the curve and its peak from what is held now."""
         with self._lock:
             self._take_ends()
             self._curve.clear()
@@ -114,13 +115,13 @@ class Ledger:
             self.most_bytes, self._peak_bytes, self._peak = self.held_bytes, self.held_bytes, self._start
 
     def held(self) -> dict[str, int]:
-        """The bytes held now, by kind."""
+        """Return the bytes held now, by kind."""
         with self._lock:
             self._take_ends()
             return dict(zip(KINDS, _by_kind((one, one.size_bytes) for one in self._storages.values()), strict=True))
 
     def use(self, capacity_bytes: int | None = None) -> MemoryUse:
-        """The record so far."""
+        """Return the memory use recorded so far."""
         with self._lock:
             self._take_ends()
             self._write_curve()
@@ -130,7 +131,7 @@ class Ledger:
             return MemoryUse([operation for operation, _ in curve], sizes, _holdings(self._peak), capacity_bytes)
 
     def levels(self) -> list[tuple[int, int]]:
-        """Each operation at which sizes changed, and the most bytes held then; of very many, the highest."""
+        """Return the operations at which sizes changed, with the most bytes held; if very many, only the highest."""
         with self._lock:
             self._take_ends()
             self._write_curve()
@@ -139,7 +140,7 @@ class Ledger:
     def _take_ends(self) -> None:
         while self._gone:
             storage = self._gone.popleft()
-            if self._storages.get(storage.address) is storage:  # the address may be another's already
+            if self._storages.get(storage.address) is storage:  # another storage may already have the address
                 del self._storages[storage.address]
             self._resize(storage, 0)
 
@@ -155,7 +156,7 @@ class Ledger:
             self._curve = thinned(self._curve, MAX_POINTS)
 
     def _write_curve(self) -> None:
-        """Write the changes into the curve, of each operation the moment when most was held, and forget them."""
+        """Merge the changes into the curve, with the peak within each operation, and drop them."""
         sizes, peak_at = _by_kind(self._start), None
         total = sum(sizes)
         for number, (operation, storage, change) in enumerate(self._changes.rows(), 1):
@@ -177,7 +178,7 @@ class Ledger:
 
 
 class _Changes:
-    """Changes of storages' sizes, as lists: tuples by the hundred thousand would keep Python's collector busy."""
+    """Changes of storages' sizes, as lists: hundreds of thousands of tuples would slow the garbage collector."""
 
     def __init__(self) -> None:
         self.operations: list[int] = []
@@ -196,10 +197,10 @@ class _Changes:
 
 
 def _plain(tensor: torch.Tensor, counts_fake: bool) -> Iterator[torch.Tensor]:
-    """The tensors on this rank of which a tensor consists: a DTensor's shard; nothing of one without memory."""
+    """Yield the plain tensors that a tensor consists of, such as a DTensor's shard; none if it has no memory."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
-            if isinstance(part := getattr(tensor, name), torch.Tensor):  # it may be a mesh, too
+            if isinstance(part := getattr(tensor, name), torch.Tensor):  # it may also be a mesh
                 yield from _plain(part, counts_fake)
     elif tensor.device.type == "meta" or (isinstance(tensor, FakeTensor) and not counts_fake):
         return
@@ -237,7 +238,7 @@ def _holdings(sizes: Iterable[tuple[StorageRef, int]]) -> list[Holding]:
 
 
 def line_of_program() -> tuple[str, int]:
-    """The file and number of the innermost line of the program that runs; empty and 0 when there is none."""
+    """Return the file and number of the program's innermost running line; empty and 0 without one."""
     frame = sys._getframe(1)
     while frame is not None:
         if is_program(frame.f_code.co_filename):

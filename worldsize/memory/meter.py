@@ -1,4 +1,4 @@
-"""A meter of the memory that this process's tensors hold, on any device as a GPU's memory would fill."""
+"""A meter of the memory that this process's tensors hold, on any device, as it would fill a GPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from worldsize.memory.use import (
 )
 
 _COMMUNICATING = ("c10d", "_c10d_functional")
-_entered: list[MemoryMeter] = []  # and not left yet
+_entered: list[MemoryMeter] = []  # meters entered and not left yet
 
 
 class OutOfMemory(torch.OutOfMemoryError):
@@ -46,7 +46,7 @@ class OutOfMemory(torch.OutOfMemoryError):
 
 
 def _quietly(take: Callable[..., None]) -> Callable[..., None]:
-    """The same, but raising nothing: what cannot be read is not noted."""
+    """Wrap a function to suppress its exceptions: what cannot be read is not recorded."""
 
     @functools.wraps(take)
     def taken(*args: Any) -> None:
@@ -57,18 +57,18 @@ def _quietly(take: Callable[..., None]) -> Callable[..., None]:
 
 
 class MemoryMeter:
-    """A meter of the tensors that are given and of those that operations make or read inside `with`, by kind.
+    """A meter of given tensors and of those that operations make or read inside `with`, by kind.
 
     Weights are the parameters and buffers of modules, the parameters of optimizers, and leaves that are updated in
-    place. Gradients are what is in their `grad`, and optimizer state what an optimizer keeps. Activations are other
-    tensors that a forward pass reads or makes while gradients are recorded, for as long as anything holds them;
-    communication is what is sent and received and of no kind above. Temporaries are all others. Sizes are those of
-    the storages, a DTensor's that of its shard, without the allocator's rounding. Without `counts_read`, a tensor that
-    was there before and is not given does not count when it is read. Fake tensors, which hold nothing, count with
+    place. Gradients are the tensors in their `grad`, and optimizer state is what an optimizer keeps. Activations are
+    other tensors that a forward pass reads or makes while gradients are recorded, for as long as anything holds them;
+    communication is anything else that is sent or received. All other tensors are temporaries. Sizes are those of the
+    storages, for a DTensor of its shard, without the allocator's rounding. Without `counts_read`, a tensor that existed
+    before and was not given does not count when it is read. Fake tensors, which have no memory, count with
     `counts_fake`.
 
     Raises:
-        OutOfMemory: inside `with`, where the tensors first hold more than `capacity` has.
+        OutOfMemory: inside `with`, as soon as the tensors hold more than `capacity`.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class MemoryMeter:
     ) -> None:
         self._ledger, self._capacity = Ledger(counts_read, counts_fake), capacity
         self._stack = ExitStack()
-        self._parameters: Any = WeakIdKeyDictionary()  # those that report their gradients
+        self._parameters: Any = WeakIdKeyDictionary()  # parameters whose gradients are hooked
         self._modules = _Modules()
-        self._updating: Callable[[], Any] = lambda: None  # the optimizer whose update came last
+        self._updating: Callable[[], Any] = lambda: None  # the optimizer that updated last
         self._has_shards = False
         self._ledger.note(tensors, is_made=True)
 
     @property
     def held_bytes(self) -> int:
-        """The bytes held now."""
+        """The number of bytes held now."""
         return sum(self.held().values())
 
     @property
@@ -101,15 +101,15 @@ class MemoryMeter:
         return self._ledger.held()
 
     def use(self) -> MemoryUse:
-        """The record so far."""
+        """Return the memory use recorded so far."""
         return self._ledger.use(self._capacity and self._capacity.size_bytes)
 
     def restart(self) -> None:
-        """Forget the past: the record and its peak begin with what is held now."""
+        """Restart the record and its peak from what is held now."""
         self._ledger.restart()
 
     def count_as(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:
-        """Count these tensors as this kind, or as the one before it in `KINDS` that they are of already."""
+        """Count these tensors as this kind, unless they already have an earlier kind in `KINDS`."""
         self._ledger.note(tensors, kind, self._modules.current)
 
     def __enter__(self) -> Self:
@@ -135,11 +135,11 @@ class MemoryMeter:
             handle.remove()
         self._parameters.clear()
 
-    # what happens in the program
+    # events in the program
 
     @_quietly
     def take_operation(self, func: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
-        """Take an operation, once it has run."""
+        """Record an operation that has run."""
         self._ledger.begin_operation()
         self._take_weights(func, inputs)
         is_recorded = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
@@ -204,21 +204,21 @@ class MemoryMeter:
             self._ledger.note(tensors_in(list(state.values())), OPTIMIZER_STATE)
 
     def check_capacity(self) -> None:
-        """Raise `OutOfMemory` if more is held than fits."""
+        """Raise `OutOfMemory` if the tensors exceed the capacity."""
         if self._capacity and self._ledger.held_bytes > self._capacity.size_bytes:
             if optimizer := self._updating():
-                self._after_update(optimizer, (), {})  # what it has made so far
+                self._after_update(optimizer, (), {})  # include the state that it has made so far
             raise OutOfMemory(self._capacity.explain(self.held(), self._has_shards))
 
 
 def note_communication(tensors: Iterable[torch.Tensor]) -> None:
-    """Note that a process group sends or receives these tensors, where torch's own operations do not show it."""
+    """Record that a process group sends or receives these tensors, which torch's operations do not show."""
     for meter in _entered:
         meter.count_as(COMMUNICATION, tensors)
 
 
 def forget(parameter: torch.Tensor) -> None:
-    """Have no meter refer to a parameter until it is used again."""
+    """Remove all meters' references to a parameter until it is used again."""
     for meter in _entered:
         if handle := meter._parameters.pop(parameter, None):
             handle.remove()
@@ -226,7 +226,7 @@ def forget(parameter: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def in_new_thread() -> Iterator[None]:
-    """Count the operations of this new thread, too, wherever this process's are counted."""
+    """Count also this new thread's operations in the meters that this process has entered."""
     with ExitStack() as stack:
         for meter in _entered:
             stack.enter_context(_Watch(meter))
@@ -234,12 +234,12 @@ def in_new_thread() -> Iterator[None]:
 
 
 def current() -> MemoryMeter | None:
-    """The meter that was entered last."""
+    """Return the meter that was entered last, if any."""
     return _entered[-1] if _entered else None
 
 
 class _Watch(TorchDispatchMode):
-    """The operations of a thread as they run on its tensors, with what they read and what they made."""
+    """A mode that reports a thread's operations to a meter, with their inputs and outputs."""
 
     def __init__(self, meter: MemoryMeter) -> None:
         super().__init__()
@@ -247,17 +247,17 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented  # the wrapper's own operations on this rank's tensors come through here next
+            return NotImplemented  # the wrapper's operations on this rank's inner tensors come through here next
         out = func(*args, **(kwargs or {}))
         if func.namespace == "prim":
-            return out  # a question that only fake tensors ask, such as for their device
+            return out  # an operator that only fake tensors call, such as for their device
         self._meter.take_operation(func, tensors_in([args, list((kwargs or {}).values())]), tensors_in(out))
         self._meter.check_capacity()
         return out
 
 
 class _Modules(threading.local):
-    """The modules whose forward pass this thread is in, by name."""
+    """The names of the modules whose forward pass this thread is in."""
 
     def __init__(self) -> None:
         self._inside: list[nn.Module] = []
@@ -265,11 +265,11 @@ class _Modules(threading.local):
 
     @property
     def current(self) -> str:
-        """The name of the innermost one; empty outside all."""
+        """The name of the innermost module; empty outside all."""
         return self._names.get(self._inside[-1], "") if self._inside else ""
 
     def enter(self, module: nn.Module) -> bool:
-        """Enter a module; true if it is the outermost."""
+        """Enter a module; return whether it is the outermost."""
         self._inside.append(module)
         if module not in self._names:
             for name, inner in module.named_modules():
@@ -277,7 +277,7 @@ class _Modules(threading.local):
         return len(self._inside) == 1
 
     def leave(self, module: nn.Module) -> None:
-        """Leave a module, and those inside that have not been left."""
+        """Leave a module, and any inside it that have not been left."""
         if module in self._inside:
             while self._inside.pop() is not module:
                 pass
@@ -285,7 +285,7 @@ class _Modules(threading.local):
 
 @contextlib.contextmanager
 def _resizes_reported(take: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
-    """Report each storage that `resize_` has given another size: no operation of torch shows that."""
+    """Report each storage whose size `resize_` changes, which no operation of torch shows."""
     resize = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size_bytes: int) -> Any:
@@ -301,7 +301,7 @@ def _resizes_reported(take: Callable[[torch.UntypedStorage], None]) -> Iterator[
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
-    """The tensors among the arguments or the results of an operator, which may be lists of them."""
+    """Return the tensors among an operator's arguments or results, including those in lists."""
     if isinstance(values, torch.Tensor):
         return [values]
     if isinstance(values, list | tuple):

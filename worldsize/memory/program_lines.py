@@ -1,4 +1,4 @@
-"""Lines of the program that made a tensor, told from those of libraries, as text."""
+"""The lines of the program that made a tensor, as opposed to lines of libraries, as text."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _MODELS = os.path.join(_PACKAGE, "models") + os.sep
 
 @functools.cache
 def is_program(filename: str) -> bool:
-    """True for a file of the program, and for the models that this package gives it."""
+    """Whether a file belongs to the program, or to the models that this package provides."""
     if filename.startswith(_PACKAGE + os.sep):
         return filename.startswith(_MODELS)
     return not filename.startswith("<frozen") and "site-packages" not in filename and "/lib/python" not in filename
 
 
 def file_name(filename: str) -> str:
-    """The name of a file without its folder; empty for a notebook's cell."""
+    """Return the name of a file without its folder; empty for a notebook cell."""
     return os.path.basename(filename) if filename.endswith(".py") and "ipykernel" not in filename else ""
 
 
 def quote_line(filename: str, number: int) -> str:
-    """The line's file, number and, as far as this machine has the file, text."""
+    """Format a line's file, number and, if this machine has the file, text."""
     text = linecache.getline(filename, number).strip()
     return f"{file_name(filename)} line {number}".lstrip() + (f": {text}" if text else "")

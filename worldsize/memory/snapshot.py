@@ -1,7 +1,7 @@
-"""Snapshots of a GPU's memory, which torch takes, read as `MemoryUse`.
+"""Conversion of torch's snapshots of a GPU's memory to `MemoryUse`.
 
-Source: `torch.cuda.memory._snapshot` (torch 2.13), and torch/csrc/cuda/memory_snapshot.cpp for what it leaves out: a
-block that waits for its last stream is "active_pending_free", and a trace's sizes are those that were asked for.
+Source: `torch.cuda.memory._snapshot` (torch 2.13), and torch/csrc/cuda/memory_snapshot.cpp for undocumented details: a
+block that waits for its last stream is "active_pending_free", and a trace has the requested sizes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from worldsize.memory.use import (
 )
 from worldsize.message import parse
 
-_CATEGORIES = {  # of torch.profiler's own snapshots
+_CATEGORIES = {  # categories of torch.profiler's own snapshots
     "parameter": WEIGHTS,
     "gradient": GRADIENTS,
     "optimizer_state": OPTIMIZER_STATE,
@@ -39,13 +39,13 @@ _CATEGORIES = {  # of torch.profiler's own snapshots
     "autograd_detail": TEMPORARIES,
     "temporary": TEMPORARIES,
 }
-_MAX_PARTS = 5  # that are told apart
+_MAX_PARTS = 5  # distinguished in the picture
 _OTHERS = "all others"
 _EARLIER, _BACKWARD, _UNKNOWN = "before the recording", "the backward pass", "no line of the program"
-_ENGINE = "torch::autograd::Engine"  # in the names of C++ frames
+_ENGINE = "torch::autograd::Engine"  # occurs in the names of C++ frames
 
 
-# the parts of a snapshot that are read, by torch's names
+# the parts of a snapshot that are read, with torch's names
 
 
 class _Frame(Struct):
@@ -62,7 +62,7 @@ class _Made(Struct, kw_only=True):
 
 class _Entry(_Made, kw_only=True):
     action: str
-    addr: int = 0  # not in an entry for a lack of memory
+    addr: int = 0  # an out-of-memory entry has none
     size: int = 0
 
 
@@ -85,10 +85,10 @@ class _Snapshot(Struct):
 
 @dataclass(frozen=True)
 class _Block:
-    """What one allocation holds: its part of the picture, and the line that made it."""
+    """One allocation: its size, its part of the picture, and the line that made it."""
 
     part: str
-    kind: str  # empty where the snapshot says none
+    kind: str  # empty if the snapshot has none
     line: str
     size_bytes: int
 
@@ -101,10 +101,10 @@ class _AllocatorStep(NamedTuple):
 
 
 def read_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The snapshot in a file that `torch.cuda.memory._dump_snapshot` wrote; nothing in the file is executed.
+    """Read a file written by `torch.cuda.memory._dump_snapshot`, without executing anything in it.
 
     Raises:
-        OSError: there is no such file.
+    OSError: the file does not exist.
         ValueError: the file is not a snapshot.
     """
     with open(path, "rb") as file:
@@ -115,24 +115,24 @@ def read_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
             return snapshot
         except OSError:
             raise
-        except Exception as error:  # broken bytes can provoke any error
+        except Exception as error:  # corrupt bytes can cause any error
             raise ValueError(f"{os.fspath(path)} is not a snapshot of torch.cuda.memory: {error}") from None
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """A reader of dicts, lists, tuples, strings and numbers, and of nothing that would have to be called."""
+    """An unpickler of dicts, lists, tuples, strings and numbers that refuses anything that would be called."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which a snapshot never holds")
 
 
 def of_snapshot(snapshot: Mapping[str, Any], device: int | None = None) -> MemoryUse:
-    """What a GPU's tensors held over the recorded allocations, from `torch.cuda.memory._snapshot()`.
+    """Convert a `torch.cuda.memory._snapshot()` to the memory use over its recorded allocations.
 
-    Call `torch.cuda.memory._record_memory_history()` first. `device` is needed where several GPUs were used. Bytes
-    count from their allocation until all streams are done with them, as they were asked for, without rounding. They
-    are told apart by the category that torch.profiler found, by what `torch.cuda.memory._set_memory_metadata` said, or
-    else by the innermost line of the program that made them. `operations` count allocations and releases.
+    Call `torch.cuda.memory._record_memory_history()` first. `device` is needed if several GPUs were used. Memory counts
+    from its allocation until all streams are done with it, in requested bytes without rounding. Its kind is the
+    category from torch.profiler, the text given to `torch.cuda.memory._set_memory_metadata`, or otherwise the program's
+    innermost line that allocated it. `operations` count allocations and frees.
 
     Raises:
         ValueError: this is not a snapshot, nothing was recorded on the device, or several devices were used.
@@ -161,7 +161,7 @@ def _only_device(traces: Sequence[Sequence[_Entry]], segments: Sequence[_Segment
 
 
 def _in_use(segment: _Segment) -> Iterator[tuple[int, _Block]]:
-    """The blocks in use when the snapshot was taken, each with its address."""
+    """Yield the blocks in use when the snapshot was taken, each with its address."""
     address = segment.address
     for block in segment.blocks:
         if block.state != "inactive":
@@ -189,9 +189,9 @@ def _steps(trace: Sequence[_Entry], in_use: Mapping[int, _Block]) -> list[_Alloc
 
 
 def _block(made: _Made, size_bytes: int) -> _Block:
-    """The block of a trace's entry, or of a segment's."""
+    """Make the block of an entry of a trace or a segment."""
     frames = made.frames or []
-    own = next(filter(_is_own, frames), None)  # the innermost comes first
+    own = next(filter(_is_own, frames), None)  # the innermost frame is first
     if own:
         name = f"{file_name(own.filename) or 'cell'}:{own.line}"
         line = quote_line(own.filename, own.line)
@@ -204,7 +204,7 @@ def _block(made: _Made, size_bytes: int) -> _Block:
 
 
 def _is_own(frame: _Frame) -> bool:
-    """True for a Python frame of the program."""
+    """Whether this is a Python frame of the program."""
     name = frame.filename
     return (name.endswith(".py") or name.startswith("<")) and is_program(name)
 

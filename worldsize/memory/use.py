@@ -1,4 +1,4 @@
-"""What held a rank's memory: bytes by kind over its operations, and what made up the peak."""
+"""A rank's memory use: bytes by kind over its operations, and the composition of the peak."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from worldsize.message import Count, Name, parse, to_fields
 WEIGHTS, GRADIENTS, OPTIMIZER_STATE = "weights", "gradients", "optimizer state"
 ACTIVATIONS, COMMUNICATION, TEMPORARIES = "activations", "communication", "temporaries"
 KINDS = (WEIGHTS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION, TEMPORARIES)
-MAX_POINTS = 4_000  # of a curve
-MAX_HOLDINGS = 20  # of a peak
-_MAX_CHARS = 200  # of a module's name and of a line
+MAX_POINTS = 4_000  # per curve
+MAX_HOLDINGS = 20  # per peak
+_MAX_CHARS = 200  # per module name or line
 _NUM_EXPLAINED = 3  # holdings that an explanation names
 
 
 @dataclass(frozen=True)
 class Holding:
-    """Storages of one kind that were made in one module by one line, and were held at the same time.
+    """Storages of one kind, made in one module by one line and held at the same time.
 
-    `kind` is empty where it is not known, as in most snapshots of a GPU.
+    `kind` is empty if unknown, as in most snapshots of a GPU.
     """
 
     kind: Name
@@ -42,11 +42,11 @@ class Holding:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The bytes that a rank's tensors held: after each of `operations` by kind, and at the peak by what made them.
+    """The bytes that a rank's tensors held: by kind after each of `operations`, and by origin at the peak.
 
-    `operations` are numbers of torch's operations on the rank, from 1, or of its allocator's, if this is of a
-    snapshot; the kinds of a snapshot may be lines of the program. Where there are very many, only the highest of
-    several neighbours is kept. `holdings` are the largest at the peak, the largest first.
+    `operations` are the numbers of torch's operations on the rank, from 1, or of the allocator's for a snapshot, whose
+    kinds may be lines of the program. If there are very many, only the highest of several neighbours is kept.
+    `holdings` are the largest at the peak, largest first.
     """
 
     operations: Annotated[Sequence[Count], Meta(max_length=MAX_POINTS)]
@@ -77,47 +77,47 @@ class MemoryUse:
         return {kind: sizes[-1] for kind, sizes in self.sizes.items() if sizes}
 
     def explain(self) -> str:
-        """The peak in a sentence or two: its kinds, and what held most."""
+        """Describe the peak in a sentence or two: its kinds and the largest holdings."""
         kinds = describe_kinds(self.peak)
         largest = "; ".join(map(str, self.holdings[:_NUM_EXPLAINED]))
         most = f" Most is held by {largest}." if largest else ""
         return f"The peak is {units.format_bytes(self.most_bytes)}: {kinds or 'nothing'}.{most}"
 
     def to_fields(self) -> dict[str, Any]:
-        """The record as JSON fields."""
+        """Convert to JSON fields."""
         return to_fields(self)
 
     @classmethod
     def parse(cls, fields: Any) -> Self:
-        """The record of these fields, which a rank has counted.
+        """Parse the JSON fields that a rank sent.
 
         Raises:
-            ValueError: they are not such a record's.
+        ValueError: they are invalid.
         """
         use = parse(fields, cls)
         use.refuse_unless_counted()
         return use
 
     def refuse_unless_counted(self) -> None:
-        """Raise ValueError unless this can be what was counted on a rank.
+        """Raise ValueError if no meter can have counted this.
 
         Raises:
             ValueError: a kind is unknown or missing, or a curve is too long.
         """
-        if self.sizes.keys() != set(KINDS) or any(one.kind not in KINDS for one in self.holdings):
+        if self.sizes.keys() != set(KINDS) or any(holding.kind not in KINDS for holding in self.holdings):
             raise ValueError(f"memory of the kinds {', '.join(map(repr, self.sizes))}"[:_MAX_CHARS])
         if any(len(row) != len(self.operations) for row in self.sizes.values()):
             raise ValueError("a memory curve whose kinds differ in length")
 
 
 def thinned(curve: list[tuple[int, list[int]]], max_points: int) -> list[tuple[int, list[int]]]:
-    """The curve with at most so many points: of neighbours, the one where most is held."""
+    """Thin a curve to at most `max_points`, keeping the highest of neighbouring points."""
     width = -(-len(curve) // max_points) or 1
     groups = (curve[start : start + width] for start in range(0, len(curve), width))
     return [max(group, key=lambda point: sum(point[1])) for group in groups]
 
 
 def describe_kinds(sizes: Mapping[str, int]) -> str:
-    """Bytes by kind in words, the largest first."""
+    """Describe bytes by kind, largest first."""
     held = sorted(((size, kind) for kind, size in sizes.items() if size), reverse=True)
     return ", ".join(f"{kind} {units.format_bytes(size)}" for size, kind in held)
