@@ -1,4 +1,4 @@
-"""Comparisons of a student's result with the right one; a failure says what to do next, and a lesson goes on."""
+"""Comparison of a student's result with the correct one; a failure says what to do next, and a lesson goes on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import torch
 
-TODO = "your turn"  # the words with which an unwritten function of a lesson raises NotImplementedError
+TODO = "your turn"  # the message of NotImplementedError in a lesson's unwritten function
 
 
 class Drawn(Protocol):
@@ -31,8 +31,8 @@ class Drawn(Protocol):
 class CheckFailed(Exception):
     """A failed check: what was expected, what came instead, and a hint. The student sees it as one paragraph.
 
-    `actual` may be any value; its text is kept. `picture` draws the same for the feedback page. It is called only where
-    a picture is shown, and must not show anything that has to stay hidden; if it raises, there is no picture.
+    `actual` may be any value; it is stored as text. `picture` draws the failure for the feedback page. It is called
+    only if a picture is shown, and must not reveal anything hidden; if it raises, there is no picture.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class CheckFailed(Exception):
         super().__init__(" ".join([*parts, hint[0].upper() + hint[1:]] if hint else parts))
 
     def _render_traceback_(self) -> list[str]:
-        """The lines that IPython prints instead of a traceback of our own frames."""
+        """Return the lines that IPython prints instead of a traceback of our own frames."""
         lines = ["Check failed.", f"  expected: {self.expected}", f"  got:      {self.actual}"]
         return lines + ([f"  hint:     {self.hint}"] if self.hint else [])
 
@@ -57,7 +57,7 @@ def expect_close(
     atol: float = 1e-5,
     picture: Callable[[], Drawn] | None = None,
 ) -> None:
-    """Raise CheckFailed unless `actual` has the shape, dtype and values of `expected`; a nan is never close.
+    """Raise CheckFailed unless `actual` has the shape, dtype and values of `expected`; a NaN is never close.
 
     Raises:
         CheckFailed: they differ; the message names `what` and the element that is furthest off.
@@ -65,7 +65,7 @@ def expect_close(
     import torch
 
     is_number = not isinstance(expected, torch.Tensor)
-    if is_number:  # a plain number prescribes no dtype
+    if is_number:  # a plain number accepts any dtype
         expected = torch.tensor(float(expected), dtype=torch.float64)
         if isinstance(actual, torch.Tensor) and not actual.is_complex():
             actual = actual.double()
@@ -89,7 +89,7 @@ def expect_close(
 
 
 def _kind_of(value: Any) -> str:
-    """What kind of thing it is; a number as it is, but no text: a rank may put anything into one."""
+    """Describe a value by its type, or a number by itself; never quote text, which may hold anything."""
     is_short = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**12)
     if value is None:
         return "None"
@@ -106,10 +106,10 @@ def _as_float(number: float | Real) -> float:
 
 @contextmanager
 def turn(name: str) -> Iterator[None]:
-    """A check, in a lesson, of the function `name` that students write: whatever fails inside is shown, not raised.
+    """Check, in a lesson, the function `name` that students write: failures inside the block are shown, not raised.
 
-    A function that is not written yet is named; a failed check, an error of the function's own and a failed run become
-    a box under the cell, whose text begins with "Not yet:".
+    If the function is not written yet, say so; show a failed check, an error in the function or a failed run as a box
+    under the cell, whose text begins with "Not yet:".
     """
     from worldsize.launch import RunError, RunStopped
 
@@ -135,7 +135,7 @@ def turn(name: str) -> Iterator[None]:
 
 
 def _is_unwritten(error: BaseException | None, name: str) -> bool:
-    """True if the function's stub was called, or if its cell has not run."""
+    """Whether the function's stub was called, or its cell has not run."""
     while error is not None:
         if isinstance(error, NameError) and error.name == name:
             return True
@@ -146,19 +146,19 @@ def _is_unwritten(error: BaseException | None, name: str) -> bool:
 
 
 def _is_stub(kind: str, message: str) -> bool:
-    return kind == NotImplementedError.__name__ and message in (TODO, "")  # torch raises it with other words
+    return kind == NotImplementedError.__name__ and message in (TODO, "")  # torch raises it with different messages
 
 
 def _headline(error: Exception) -> str:
     try:
         message = str(error)
-    except Exception:  # the error's own text may be broken
+    except Exception:  # the error's own `__str__` may fail
         message = ""
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _place(error: Exception) -> str:
-    """The innermost line of the student's own that led to the error."""
+    """Quote the student's innermost line that led to the error."""
     from worldsize.launch.protocol.source import own_lines, quote
 
     return "\n".join(quote(own_lines(traceback.extract_tb(error.__traceback__))[-1:]))
@@ -184,7 +184,7 @@ class FailureBox:
             if text
         )
         report = f'<pre style="white-space: pre-wrap; margin: 0.5em 0 0">{escape(self.report)}</pre>'
-        # colours of text and background are the front end's own, so that it suits a light and a dark theme
+        # text and background have the front end's colours, to suit light and dark themes
         html = (
             '<div role="status" style="border-left: 4px solid #D55E00; padding: 0.2em 0.8em; line-height: 1.5">'
             f"<div><b>✗ Not yet: <code>{escape(self.name)}</code></b></div>{facts}{report if self.report else ''}</div>"
@@ -193,7 +193,7 @@ class FailureBox:
 
 
 def _with_code(text: str) -> str:
-    """The text as HTML, with what stands between backticks as code."""
+    """Convert text to HTML, with text between backticks as code."""
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text))
 
 

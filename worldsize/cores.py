@@ -1,4 +1,4 @@
-"""The processor's cores that this process may use."""
+"""The processor cores available to this process."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _OWN_GROUPS, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def num_cores() -> int:
-    """How many cores this process may use: those that it may run on, within what its container grants."""
+    """Count the cores that this process may use: those that it may run on, within its container's limit."""
     return max(1, math.floor(min(len(cores()), _quota_cores())))
 
 
 def cores() -> Sequence[int]:
-    """The numbers of the cores that this process may run on."""
+    """List the cores that this process may run on."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
 def _quota_cores() -> float:
-    """The seconds of all cores that this process's control groups grant in a second, infinite without a limit."""
+    """Return the CPU seconds per second that this process's control groups grant; infinite without a limit."""
     try:
         lines = _OWN_GROUPS.read_text().splitlines()
     except OSError:
@@ -31,9 +31,10 @@ def _quota_cores() -> float:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        mounts = [_GROUPS / controllers, _GROUPS / "cpu"] if controllers else [_GROUPS]  # version 1, and version 2
+        # cgroups version 1, or version 2
+        mounts = [_GROUPS / controllers, _GROUPS / "cpu"] if controllers else [_GROUPS]
         mount = next((mount for mount in mounts if mount.exists()), _GROUPS)
-        folder = mount / path.lstrip("/")  # a group is limited by those above it, and a container may see only the root
+        folder = mount / path.lstrip("/")  # a group's ancestors limit it too, and a container may see only the root
         quotas += [_quota_of(group) for group in (folder, *folder.parents) if group.is_relative_to(mount)]
     return min(quotas)
 

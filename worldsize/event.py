@@ -1,4 +1,4 @@
-"""Events, each what one rank did in one interval of time, and the operations that they make up: pure data, no torch."""
+"""Events, each one rank's activity in an interval of time, and the operations that they form: pure data, no torch."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-COMMUNICATION, WAIT, LOST = "communication", "wait", "lost"  # the kinds that are not work
-SPANS = "main"  # the stream of the spans that a real rank marks itself
+COMMUNICATION, WAIT, LOST = "communication", "wait", "lost"  # kinds that do not count as work
+SPANS = "main"  # the stream of spans that a real rank marks itself
 
 
 @dataclass(frozen=True, order=True)
 class Event:
-    """One thing that one rank did from `start_s` to `end_s`, both in seconds since the run began.
+    """One activity of one rank from `start_s` to `end_s`, both in seconds since the run began.
 
     A transfer between GPU, host and storage has `size_bytes`. Communication has `size_bytes` too, the size of the
-    message or of the collective's tensor as nccl-tests counts it; `sent_bytes`, what this rank put on the wire for it;
+    message or of the collective's tensor as in nccl-tests; `sent_bytes`, the bytes that this rank sent for it;
     `peers`, the other rank of a message or all ranks of a collective; `group` and `sequence`, a collective's group and
-    its number within the group. The name of a group along a mesh begins with the axis: "tp 5". A message has only such
-    a group.
+    its number within the group. The name of a mesh dimension's group begins with the dimension: "tp 5". A message has a
+    group only if it is along a mesh dimension.
     """
 
     rank: int
@@ -35,27 +35,27 @@ class Event:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from start to end."""
+        """The seconds from start to end."""
         return self.end_s - self.start_s
 
     @property
     def axis(self) -> str:
-        """The axis of the mesh along which it communicates; empty outside groups along a mesh."""
+        """The mesh dimension along which it communicates; empty for other groups."""
         return axis_of(self.group)
 
     @property
     def is_work(self) -> bool:
-        """True for anything but communication, waiting, and the time after the rank's loss."""
+        """Whether this is anything but communication, a wait, or the time after the rank's loss."""
         return self.kind not in (COMMUNICATION, WAIT, LOST)
 
 
 def axis_of(group: str) -> str:
-    """The mesh axis in a group's name; empty of a group that is not along a mesh."""
+    """Return the mesh dimension in a group's name; empty for a group that is not along one."""
     return group.rpartition(" ")[0]
 
 
 def operations(events: Iterable[Event]) -> list[list[Event]]:
-    """The communication with known peers, as one list of events per operation: a send and its receive, a collective.
+    """Group communication with known peers into one list of events per operation: a message or a collective.
 
     The n-th send of a size from one rank to another matches the n-th receive; collectives match by name, group, members
     and sequence. An operation has at most one event per rank, a send before its receive.
@@ -72,12 +72,12 @@ def operations(events: Iterable[Event]) -> list[list[Event]]:
 
 
 def channel(event: Event) -> object:
-    """The channel that carries operations one at a time: a message's sender and receiver, a collective's group."""
+    """Return what carries operations one at a time: a message's sender and receiver, or a collective's group."""
     if not is_message(event):
         return event.group, event.peers
     return (event.rank, *event.peers) if event.name == "send" else (*event.peers, event.rank)
 
 
 def is_message(event: Event) -> bool:
-    """True for a send or a receive with one other rank."""
+    """Whether this is a send or a receive with one peer."""
     return event.name in ("send", "recv") and len(event.peers) == 1

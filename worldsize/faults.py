@@ -1,4 +1,4 @@
-"""Faults for teaching, on an emulated cluster: ranks slow, lost or silently wrong. Same seed, same fault."""
+"""Faults for teaching, on an emulated cluster: slow, lost or silently wrong ranks. Same seed, same fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worldsize.hardware import Cluster, Hop, Link
 class SlowRank:
     """A rank whose own work takes `factor` times as long; with `share` below 1, only in that share of its steps.
 
-    `seed` draws the rank where it is None, and which steps are slow.
+    `seed` draws the rank if it is None, and which steps are slow.
     """
 
     rank: int | None = None
@@ -29,7 +29,7 @@ class SlowRank:
             raise ValueError(f"share is {self.share}; it is the part of the rank's steps that are slow, from 0 to 1")
 
     def on(self, cluster: Cluster, world_size: int) -> SlowRank:
-        """The same fault with its rank drawn."""
+        """Draw the rank."""
         return replace(self, rank=_drawn_rank(self.rank, self.seed, world_size))
 
 
@@ -37,8 +37,8 @@ class SlowRank:
 class SlowLink:
     """A hop with 1 / `factor` of its capacity, by its name in `Cluster.route(src, dst).hops`, such as `gpu0 out`.
 
-    Where `hop` is None, `seed` draws one that the ranks' ring crosses. A collective goes at the pace of the slowest
-    link that its ring crosses, and of the slowest that joins two of its ranks directly.
+    If `hop` is None, `seed` draws one that the ranks' ring crosses. A collective is as slow as the slowest link on its
+    ring, and as the slowest link between two of its ranks.
     """
 
     hop: str | None = None
@@ -49,7 +49,7 @@ class SlowLink:
         _need_factor(self.factor)
 
     def on(self, cluster: Cluster, world_size: int) -> SlowLink:
-        """The same fault with its link drawn.
+        """Draw the link.
 
         Raises:
             ValueError: the cluster has no such hop.
@@ -65,7 +65,7 @@ class SlowLink:
 
 @dataclass(frozen=True)
 class _FaultAfterCalls:
-    """A fault of a rank once it has posted `after_calls` operations; `seed` draws what is None, the calls below 100."""
+    """A fault of a rank after it has posted `after_calls` operations; `seed` draws fields that are None."""
 
     rank: int | None = None
     after_calls: int | None = None
@@ -76,7 +76,7 @@ class _FaultAfterCalls:
             raise ValueError(f"after_calls must be a number of operations, 0 or more; got {self.after_calls}")
 
     def on(self, cluster: Cluster, world_size: int) -> Self:
-        """The same fault with its rank and its moment drawn."""
+        """Draw the rank and the number of calls, which is below 100."""
         drawn = random.Random(f"{self.seed} calls").randrange(100)
         after_calls = drawn if self.after_calls is None else self.after_calls
         return replace(self, rank=_drawn_rank(self.rank, self.seed, world_size), after_calls=after_calls)
@@ -86,9 +86,9 @@ class _FaultAfterCalls:
 class LostRank(_FaultAfterCalls):
     """A rank that is lost after posting `after_calls` operations.
 
-    `seed` chooses the rank and the number of calls (below 100) where they are None. `is_heard_after_s` later in virtual
-    time, the others' operations with it fail, and they can go on without it; None ends the run. Of two losses of one
-    rank, the first counts.
+    `seed` draws the rank and the number of calls (below 100) if they are None. `is_heard_after_s` later in virtual
+    time, the others' operations with it fail, and they can go on without it; None ends the run. If a rank has two
+    losses, the first counts.
     """
 
     is_heard_after_s: float | None = None
@@ -100,10 +100,10 @@ class LostRank(_FaultAfterCalls):
 
 
 class SilentError(_FaultAfterCalls):
-    """One number whose sign changes on its way out of a rank, once, without any warning.
+    """One element whose sign flips as a rank sends it, once, without any warning.
 
-    The error is in the first operation that carries the rank's data after `after_calls` operations. `seed` chooses
-    which number it is, and the rank and the calls (below 100) where they are None.
+    The error is in the first operation that carries the rank's data after `after_calls` operations. `seed` draws the
+    element, and the rank and the number of calls (below 100) if they are None.
     """
 
 
@@ -111,7 +111,7 @@ Fault: TypeAlias = SlowRank | SlowLink | LostRank | SilentError
 
 
 class Faults:
-    """The faults of one run, all drawn.
+    """The faults of one run, with everything drawn.
 
     Raises:
         ValueError: a fault names a rank or a link that the run does not have, or something is not a fault.
@@ -134,11 +134,11 @@ class Faults:
         self._lost = [fault for fault in drawn if isinstance(fault, LostRank)]
         self._errors = [fault for fault in drawn if isinstance(fault, SilentError)]
         self._slow_ranks = [fault for fault in drawn if isinstance(fault, SlowRank)]
-        self._crossed: set[Hop] = set()  # of the slow hops
-        self._draws: dict[tuple[int, str], random.Random] = {}  # by fault and lane: lanes report in any order
+        self._crossed: set[Hop] = set()  # slow hops that were used
+        self._draws: dict[tuple[int, str], random.Random] = {}  # per fault and lane, because lanes report in any order
 
     def slowed_s(self, rank: int, duration_s: float, lane: str = "") -> float:
-        """The seconds that a piece of work on a lane of a rank takes, which would take `duration_s` without faults."""
+        """Return the duration under these faults of work that would take `duration_s` without them."""
         for place, fault in enumerate(self._slow_ranks):
             if fault.rank != rank or not duration_s:
                 continue
@@ -150,18 +150,18 @@ class Faults:
 
     @property
     def are_heard(self) -> bool:
-        """True when some rank may be lost and the others hear of it."""
+        """Whether some rank may be lost so that the others hear of it."""
         return any(fault.is_heard_after_s is not None for fault in self._lost)
 
     def loss(self, rank: int, num_calls: int) -> LostRank | None:
-        """The fault by which this rank, which has posted `num_calls` operations, is lost before its next, if any."""
-        if not self._lost:  # of every post
+        """Return the fault, if any, by which a rank is lost after posting `num_calls` operations."""
+        if not self._lost:  # checked first, because every post calls this
             return None
         losses = [fault for fault in self._lost if fault.rank == rank and num_calls >= (fault.after_calls or 0)]
         return min(losses, key=lambda fault: fault.after_calls or 0, default=None)
 
     def corrupted(self, rank: int, num_calls: int, num_items: int, body: bytes) -> bytes:
-        """These bytes as they leave a rank that has posted `num_calls` operations; a silent error happens once."""
+        """Apply a silent error, once, to the bytes that a rank sends after posting `num_calls` operations."""
         for fault in self._errors:
             if num_items and body and fault.rank == rank and num_calls >= (fault.after_calls or 0):
                 self._errors.remove(fault)
@@ -169,13 +169,13 @@ class Faults:
         return body
 
     def capacity_bytes_per_s(self, hop: Hop) -> float:
-        """The capacity that a hop still has, in bytes per second."""
+        """Return a hop's capacity under these faults, in bytes per second."""
         if hop in self._slow:
             self._crossed.add(hop)
         return self._cluster.capacity_bytes_per_s(hop) / self._slow.get(hop, 1.0)
 
     def cluster_of(self, ranks: Sequence[int]) -> Cluster:
-        """The cluster as a collective of these ranks sees it: each kind of link as slow as its slowest one."""
+        """Return the cluster for pricing a collective of these ranks: each kind of link is as slow as its slowest."""
         if not self._slow:
             return self._cluster
         slowest: dict[str, float] = {}
@@ -194,7 +194,7 @@ class Faults:
         )
 
     def without_effect(self, num_calls: Mapping[int, int], lost: Collection[int]) -> list[str]:
-        """A sentence on each fault that changed nothing, by rank how many operations were posted, and what was lost."""
+        """Describe each fault without effect, given the number of operations posted by each rank and the lost ranks."""
         late = [
             f"{what} of rank {one.rank} did not happen: it was to come after {one.after_calls} calls, and the rank "
             f"made {num_calls[one.rank or 0]}."
@@ -220,7 +220,7 @@ def _hops_of_ring(ranks: Sequence[int], cluster: Cluster) -> set[Hop]:
 
 
 def _with_one_sign_changed(body: bytes, num_items: int, rng: random.Random) -> bytes:
-    """The bytes with the sign bit of one item flipped; numbers are little-endian."""
+    """Flip the sign bit of one random element; numbers are little-endian."""
     item_bytes = max(1, len(body) // num_items)
     last = (rng.randrange(len(body) // item_bytes) + 1) * item_bytes - 1
     return body[:last] + bytes([body[last] ^ 0x80]) + body[last + 1 :]

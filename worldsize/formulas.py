@@ -1,4 +1,4 @@
-"""LaTeX formulas as MathML, which browsers draw without loading anything."""
+"""Conversion of LaTeX formulas to MathML, which browsers draw without loading anything."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ARG = re.compile(r"\\arg(?![a-zA-Z])")  # the one function name of LaTeX that l
 
 @lru_cache(maxsize=4096)
 def mathml(latex: str, display: str = "inline") -> str:
-    """A formula as MathML.
+    """Convert a formula to MathML.
 
     Raises:
         ValueError: it cannot be read, is incomplete, or has an unknown command.
@@ -43,5 +43,5 @@ def mathml(latex: str, display: str = "inline") -> str:
 
 
 def tag(node: Element) -> str:
-    """The name of an element without its namespace."""
+    """Return the name of an element without its namespace."""
     return node.tag.rpartition("}")[2]

@@ -1,7 +1,7 @@
-"""Messages on a stream socket, of all processes that talk to each other here: two lengths, a header, a body.
+"""Framing of all messages between processes on a stream socket: two lengths, a header, a body.
 
-A header is JSON with a `kind`, as `pack` makes it and `worldsize.message` reads it. Only between a rank of an emulated
-cluster and the conductor, where messages come by the ten thousand, headers are binary.
+A header is JSON with a `kind`, written by `pack` and read by `worldsize.message`. Only between a rank of an emulated
+cluster and the conductor, which exchange tens of thousands of messages, headers are binary.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import socket
 import struct
 from typing import Any
 
-_LENGTHS = struct.Struct("<IQ")  # of the header, of the body
+_LENGTHS = struct.Struct("<IQ")  # of the header and the body
 _MAX_HEADER_BYTES = 8 << 20  # a rank's spans, its steps since it last communicated, the text of a long notebook's cells
 
 
 class TooLong(ValueError):
-    """A message whose body is longer than its reader accepts."""
+    """A message's body is longer than its reader accepts."""
 
 
 def pack_header(header: bytes, body_bytes: int = 0) -> bytes:
-    """The bytes of one message before its body, which has this many."""
+    """Encode the part of a message that precedes its body of `body_bytes`."""
     return _LENGTHS.pack(len(header), body_bytes) + header
 
 
 def pack(kind: str, body: bytes = b"", **fields: Any) -> bytes:
-    """The bytes of one message: a kind, JSON fields, raw bytes."""
+    """Encode one message: a kind, JSON fields, raw bytes."""
     return pack_header(json.dumps({"kind": kind, **fields}).encode(), len(body)) + body
 
 
@@ -42,7 +42,7 @@ def send(sock: socket.socket, kind: str, body: bytes = b"", fds: list[int] | Non
 def receive(
     sock: socket.socket, max_body_bytes: int = 1 << 40, max_header_bytes: int = _MAX_HEADER_BYTES
 ) -> tuple[bytes, bytes, list[int]] | None:
-    """The next message as (header, body, files), waiting for it; None when the other end is closed.
+    """Wait for the next message and return (header, body, files); None if the other end is closed.
 
     Raises:
         ValueError: the header is longer than `max_header_bytes`.
@@ -57,16 +57,16 @@ def receive(
         _refuse_too_long(header_bytes, body_bytes, max_header_bytes, max_body_bytes)
         return _exactly(sock, header_bytes), _exactly(sock, body_bytes), list(fds)
     except BaseException:
-        for fd in fds:  # a sender of messages that cannot be read must not use up this process's files
+        for fd in fds:  # malformed messages must not use up this process's file descriptors
             os.close(fd)
         raise
 
 
 def read_fields(header: bytes) -> dict[str, Any]:
-    """The kind and the fields of a message.
+    """Parse the kind and the fields of a message.
 
     Raises:
-        ValueError: the header does not hold any.
+    ValueError: the header is not a JSON object.
     """
     try:
         fields = json.loads(header)
@@ -78,17 +78,17 @@ def read_fields(header: bytes) -> dict[str, Any]:
 
 
 class Inbox:
-    """Messages assembled from a socket whose sender may never finish them."""
+    """An assembler of messages from a socket whose sender may never finish them."""
 
     def __init__(self, max_body_bytes: int) -> None:
         self._buffer = bytearray()
         self._max_body_bytes = max_body_bytes
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """The headers and bodies that are complete after these bytes.
+        """Add bytes and return the headers and bodies of the messages that they complete.
 
         Raises:
-            ValueError: a header is longer than any may be.
+        ValueError: a header is longer than the limit.
             TooLong: a body is longer than the limit.
         """
         self._buffer += data

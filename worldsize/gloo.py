@@ -28,8 +28,8 @@ MAX_SEGMENT_BYTES = 1 << 20  # kMaxSegmentSize in gloo/allreduce.h and gloo/redu
 class GlooCost:
     """The seconds that a collective takes, its algorithm, and the most bytes that any rank sends.
 
-    `delay_s` is how long it waits for the network's delay and not for its bytes: torch gives a group two threads, so
-    that another collective of the group can send meanwhile (ProcessGroupGloo.hpp, `threads = 2`).
+    `delay_s` is the part of its time spent on network latency rather than on sending: torch gives a group two threads,
+    so another collective of the group can send meanwhile (ProcessGroupGloo.hpp, `threads = 2`).
     """
 
     time_s: float
@@ -41,7 +41,7 @@ class GlooCost:
 def cost(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster) -> GlooCost:
     """The cost of an operation of `pricing.OPS` among at least two ranks; sizes and root are as in `pricing.price`.
 
-    On Gloo, torch has no reduce-scatter of its own: it all-reduces and keeps a part.
+    Torch's reduce-scatter on Gloo all-reduces and keeps a part.
     """
     whole = _cost(op, size_bytes, ranks, cluster)
     bytes_s = _cost(op, size_bytes, ranks, cluster.without_latency()).time_s
@@ -72,7 +72,7 @@ def _cost(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster) ->
 
 @dataclass(frozen=True)
 class _Links:
-    """The links between the ranks: the seconds of one way, and of a byte of each message on the busiest hop."""
+    """The links between the ranks: the one-way latency, and the seconds per byte of each message on the busiest hop."""
 
     way_s: float
     s_per_byte: float
@@ -87,7 +87,7 @@ class _Links:
 
 
 def _pairs(op: str, ranks: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """The senders and receivers of the messages that are under way at once; for a tree, a single pair."""
+    """Return the senders and receivers of concurrent messages; for a tree, a single pair."""
     if op in ("send", "scatter"):
         return [(ranks[0], other) for other in ranks[1:]]
     if op == "gather":
@@ -100,20 +100,21 @@ def _pairs(op: str, ranks: Sequence[int]) -> Iterable[tuple[int, int]]:
 
 
 def _segments(size_bytes: float, num_ranks: int) -> tuple[int, float]:
-    """The number of segments in each rank's chunk, at least two, and the bytes of one."""
+    """Return the number of segments in each rank's chunk, at least two, and the bytes of a segment."""
     wanted = max(math.ceil(size_bytes / MAX_SEGMENT_BYTES), 2 * num_ranks)
     per_rank = math.ceil(wanted / num_ranks)
     return per_rank, size_bytes / (per_rank * num_ranks)
 
 
 def _ring_s(num_segments: int, segment_bytes: float, links: _Links) -> float:
-    """The seconds in which every rank passes on this many segments, two under way at a time.
+    """Compute the seconds in which every rank passes on `num_segments`, two at a time.
 
-    All ranks do the same at the same time, so one stands for all. A segment is posted when the last but one has come,
-    and the report that the rank is ready for it goes out behind the segment before it.
+    All ranks act alike, so one is simulated. A segment is posted when the last but one has arrived, and the notice that
+    the rank is ready for it is queued behind the previous segment.
     """
     segment_s = segment_bytes * links.s_per_byte
-    sent_s, out_s, came_s = [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]  # when the last two could go, were out, had come
+    # when the last two could be sent, had been sent, had arrived
+    sent_s, out_s, came_s = [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]
     for _ in range(num_segments):
         posted_s = came_s[-2]
         ready_s = max(posted_s, out_s[-1] if sent_s[-1] <= posted_s else 0.0)

@@ -1,4 +1,4 @@
-"""Small real images as tensors, from files that are already on the machine."""
+"""Small real images as tensors, from local files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DIGITS = Path(__file__).parent / "data" / "digits.csv.gz"  # its licence is in 
 
 
 def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """1797 handwritten digits as float32 pixels (1797, 1, 8, 8), mean 0 and deviation 1, and int64 labels (1797,).
+    """Load 1797 handwritten digits: float32 pixels (1797, 1, 8, 8), mean 0 and deviation 1, and int64 labels (1797,).
 
     Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits" (test part), UCI Machine Learning
     Repository, 1998.
@@ -25,14 +25,14 @@ def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def load_cifar10(folder: str | os.PathLike[str] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The training images of CIFAR-10 as float32 pixels (50000, 3, 32, 32), mean 0 and deviation 1, and int64 labels.
+    """Load CIFAR-10's training images: float32 pixels (50000, 3, 32, 32), mean 0 and deviation 1, and int64 labels.
 
     `folder` holds `data_batch_1.bin` to `data_batch_5.bin`, the "binary version" of the dataset; the default is the
     folder named by the environment variable WORLDSIZE_CIFAR10. Nothing is ever downloaded. Mean and deviation are per
     channel.
 
     Raises:
-        ValueError: there are no such files, or one is not in that format.
+        ValueError: the files do not exist, or one has a different format.
 
     Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
     """
@@ -43,10 +43,10 @@ def load_cifar10(folder: str | os.PathLike[str] | None = None) -> tuple[torch.Te
 
 
 def cifar10_files(folder: str | os.PathLike[str] | None = None) -> list[Path]:
-    """The files that `load_cifar10` reads.
+    """Find the files that `load_cifar10` reads.
 
     Raises:
-        ValueError: there are none.
+    ValueError: they do not exist.
     """
     where = folder or os.environ.get(CIFAR10_FOLDER, "")
     paths = sorted(Path(where).glob("data_batch_*.bin")) if where else []
@@ -59,7 +59,7 @@ def cifar10_files(folder: str | os.PathLike[str] | None = None) -> list[Path]:
 
 
 def _cifar10_records(path: Path) -> np.ndarray:
-    """The records of a file, (n, 3073) bytes: a label from 0 to 9, then the red, green and blue of 32 x 32 pixels."""
+    """Read a file's records, (n, 3073) bytes: a label from 0 to 9, then the red, green and blue of 32 x 32 pixels."""
     num_bytes = 1 + int(np.prod(_CIFAR10_PIXELS))
     values = np.fromfile(path, dtype=np.uint8)
     if not values.size or values.size % num_bytes or values[::num_bytes].max() > 9:

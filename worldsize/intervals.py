@@ -1,4 +1,4 @@
-"""Sorted, disjoint intervals of time: when something was under way, with overlaps merged."""
+"""Sorted, disjoint intervals of time in which something was in progress, with overlaps merged."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from worldsize.event import COMMUNICATION, WAIT, Event
 
-Intervals = list[tuple[float, float]]  # from and until, in seconds
+Intervals = list[tuple[float, float]]  # (start, end) in seconds
 
 
 def under_way(events: Iterable[Event]) -> Intervals:
-    """The intervals in which any of these events is under way."""
+    """Return the intervals in which any of these events is in progress."""
     found: Intervals = []
     for start_s, end_s in sorted((event.start_s, event.end_s) for event in events if event.end_s > event.start_s):
         if found and start_s <= found[-1][1]:
@@ -21,18 +21,18 @@ def under_way(events: Iterable[Event]) -> Intervals:
 
 
 def working(events: Sequence[Event]) -> Intervals:
-    """The intervals in which the rank of these events works: an event of work is under way, and it does not wait."""
+    """Return the intervals in which the rank of these events works and does not wait."""
     return without(under_way(e for e in events if e.is_work), under_way(e for e in events if e.kind == WAIT))
 
 
 def exposed(events: Sequence[Event]) -> Intervals:
-    """The intervals in which the rank of these events communicates and does not work."""
+    """Return the intervals of exposed communication, in which the rank of these events does not work."""
     communication = under_way(event for event in events if event.kind == COMMUNICATION)
     return without(communication, working(events)) if communication else []
 
 
 def without(intervals: Intervals, others: Intervals) -> Intervals:
-    """The parts of `intervals` that lie outside all `others`."""
+    """Return the parts of `intervals` outside all `others`."""
     left: Intervals = []
     place = 0
     for start_s, end_s in intervals:
@@ -50,5 +50,5 @@ def without(intervals: Intervals, others: Intervals) -> Intervals:
 
 
 def length_s(intervals: Intervals) -> float:
-    """The total length in seconds."""
+    """Return the total length in seconds."""
     return sum(end_s - start_s for start_s, end_s in intervals)

@@ -1,4 +1,4 @@
-"""Predictions beside results: what you expected before a cell ran, and what it gave."""
+"""Predictions and results: what you expected before a cell ran, and what it computed or measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILE_NAME = "ledger.json"
 
 @dataclass
 class Entry:
-    """One predicted quantity; a value that is not known yet is None. `section` explains the result."""
+    """One predicted quantity; unknown values are None. The lesson's `section` explains the result."""
 
     prediction: float | None = None
     result: float | None = None
@@ -33,7 +33,7 @@ class Entry:
 
     @property
     def ratio(self) -> float | None:
-        """Result over prediction; None while either is missing, or if the prediction is 0."""
+        """The result divided by the prediction; None if either is missing or the prediction is 0."""
         return self.result / self.prediction if self.result is not None and self.prediction else None
 
 
@@ -44,7 +44,7 @@ class PredictionTable:
     entries: dict[str, Entry]
 
     def rows(self) -> list[list[str]]:
-        """Name, prediction, result and ratio of every entry, as text."""
+        """Return the name, prediction, result and ratio of every entry, as text."""
         return [
             [
                 name,
@@ -62,14 +62,14 @@ class PredictionTable:
         return {"text/html": self._drawn("Predictions beside results")._repr_html_(), "text/plain": str(self)}
 
     def _drawn(self, title: str = "") -> draw.Table:
-        from worldsize import draw  # loads matplotlib, which nobody needs before a table is shown
+        from worldsize import draw  # loads matplotlib, which is not needed before a table is shown
 
         columns = ("quantity", "prediction", "result", "result / prediction")
         return draw.Table(columns, tuple(map(tuple, self.rows())), (False,) * 4, title, has_row_heads=True)
 
 
 class Predictions:
-    """The predictions of one week, kept in a file beside the notebook together with those of the other weeks."""
+    """The predictions of one week, in a file next to the notebook that also has those of other weeks."""
 
     def __init__(self, week: str, path: str | os.PathLike[str] = FILE_NAME) -> None:
         self.week, self.path = week, path
@@ -86,11 +86,11 @@ class Predictions:
     ) -> None:
         """Record your prediction of `name`; if `value` is None, ask for it, and wait.
 
-        Nobody is asked twice, and nobody in an unattended run. `section` is where the result is derived; `choices` are
-        magnitudes to choose from, though any number is an answer.
+        Each question is asked once, and none in an unattended run. `section` is where the result is derived; `choices`
+        are magnitudes to choose from, though any number is accepted.
 
         Raises:
-            ValueError: the value is not a number, or the prediction would change although the result is known.
+            ValueError: the value is not a number, or a prediction would change after its result is known.
         """
         if name not in self._asked:
             self._asked.append(name)
@@ -112,7 +112,7 @@ class Predictions:
         print(f"{name}: {said}")
 
     def reveal(self, name: str, value: float, unit: str = "") -> None:
-        """Record what was computed or measured, and print it beside the prediction, which cannot change any more.
+        """Record a result and print it next to the prediction, which can no longer change.
 
         Raises:
             ValueError: the value is not a number.
@@ -136,7 +136,7 @@ class Predictions:
 
     @contextmanager
     def _changing(self, name: str) -> Iterator[Entry]:
-        """This week's entry, to be changed in the block; the ledger stays locked until it is written back."""
+        """Yield this week's entry for changes in the block; the ledger is locked until it is written back."""
         with locked(Path(self.path)):
             weeks = _read(self.path)
             yield weeks.setdefault(self.week, {}).setdefault(name, Entry())
@@ -144,7 +144,7 @@ class Predictions:
 
 
 def _answer(name: str, unit: str, choices: Sequence[float] | None) -> float | None:
-    """What the person at the front end answers; None where there is nobody."""
+    """Ask the person at the front end; return None if nobody can answer."""
     if not frontend.is_interactive():
         return None
     from IPython.core.error import StdinNotImplementedError
@@ -159,7 +159,7 @@ def _answer(name: str, unit: str, choices: Sequence[float] | None) -> float | No
     while True:
         try:
             text = input(prompt).strip()
-        except StdinNotImplementedError:  # the front end changed its mind
+        except StdinNotImplementedError:  # the front end takes no input after all
             return None
         if (value := offered.get(text.rstrip(")").lower())) is not None:
             return float(value)
@@ -171,7 +171,7 @@ def _answer(name: str, unit: str, choices: Sequence[float] | None) -> float | No
 
 
 def _comparison(entry: Entry) -> str:
-    """The prediction, the result, and how far they are apart, in words."""
+    """Describe the prediction, the result, and how far apart they are."""
     prediction, result, unit = entry.prediction, entry.result, entry.unit
     is_what = f"it is {_brief(result, unit)}"
     if prediction is None:
@@ -215,7 +215,7 @@ def _amount(value: float | None, unit: str) -> str:
 
 
 def _brief(value: float | None, unit: str) -> str:
-    """An amount as it is said: `3 GB` where a column of a table has `3.00 GB`."""
+    """Format an amount for a sentence: `3 GB` rather than a table's `3.00 GB`."""
     text, space, unit = _amount(value, unit).replace("%", " %").partition(" ")
     if "." in text and "e" not in text:
         text = text.rstrip("0").rstrip(".")
@@ -223,7 +223,7 @@ def _brief(value: float | None, unit: str) -> str:
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, dict[str, Entry]]:
-    """Every week's entries by name."""
+    """Read every week's entries, by name."""
     file = Path(path)
     if not file.exists():
         return {}

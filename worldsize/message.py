@@ -1,7 +1,7 @@
 """Typed messages between processes: on the wire, the class's name is the kind and JSON holds the fields.
 
-What comes from a rank may be forged or malformed: `read` and `parse` take it strictly, by the types and bounds that the
-fields of a class are annotated with. So an honest sender cuts its texts to those bounds.
+A rank's messages may be forged or malformed: `read` and `parse` enforce the types and bounds with which a class's
+fields are annotated. An honest sender truncates its texts to those bounds.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ Parsed = TypeVar("Parsed")
 
 
 def pack(message: Message, body: bytes = b"") -> bytes:
-    """The bytes of a message and its body."""
+    """Encode a message and its body."""
     return framing.pack(body=body, **to_fields(message))
 
 
 def pack_and_send(sock: socket.socket, message: Message, body: bytes = b"", fds: Sequence[int] = ()) -> None:
-    """Send a message, with a body and open files if there are any."""
+    """Send a message, with its body and open files if it has any."""
     framing.send(sock, body=body, fds=list(fds), **to_fields(message))
 
 
 def read(header: bytes, *expected: type[AnyMessage]) -> AnyMessage:
-    """The message of a header, which is of one of the `expected` classes.
+    """Read a message of one of the `expected` classes from its header.
 
     Raises:
-        ValueError: it is not, or is malformed.
+    ValueError: it is a different message, or malformed.
     """
     union: Any = Union[expected]  # noqa: UP007  # `|` takes no tuple
     return parse(framing.read_fields(header), union)
 
 
 def to_fields(value: Any) -> Any:
-    """A message, or what it is made of, as JSON takes it."""
+    """Convert a message, or a part of one, to JSON values."""
     return msgspec.to_builtins(value, enc_hook=_plain)
 
 
 def parse(fields: Any, kind: type[Parsed]) -> Parsed:
-    """The value of this class whose `to_fields` these are.
+    """Make a value of this class from its `to_fields`.
 
     Raises:
-        ValueError: they are not such a value's.
+    ValueError: the fields are invalid.
     """
     try:
         return msgspec.convert(fields, kind)
@@ -68,7 +68,7 @@ def parse(fields: Any, kind: type[Parsed]) -> Parsed:
 
 
 def _plain(value: Any) -> Any:
-    """The text, number or dict that an instance of a subclass or another mapping stands for."""
+    """Convert an instance of a subclass of text or number, or a mapping, to the plain type."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):

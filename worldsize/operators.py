@@ -1,11 +1,11 @@
-"""The price of an operator on a GPU: a roofline whose roofs are what published kernels reach of the peaks.
+"""The price of an operator on a GPU: a roofline with the fractions of the peaks that published kernels reach.
 
-An operator takes the longer of its flops and its bytes, each at the rate that kernels of its kind reach. A product
-takes a start besides, because small ones do not fill the GPU: so it reaches half of its rate at the size whose flops
-take as long as the start.
+An operator takes the longer of the times for its flops and its bytes, each at the rate that kernels of its kind reach.
+A matmul has a start-up time in addition, because small ones do not fill the GPU: it reaches half of its rate at the
+size whose flops take as long as the start-up.
 
-Not modelled: the shape of a product. Square ones of 1,024 to 32,768 are priced within 12% of the measured times; one
-whose sides do not suit the kernel's tiles takes up to 1.6 times its price.
+Not modelled: the shape of a matmul. Square ones of 1,024 to 32,768 are priced within 12% of the measured times; one
+whose dimensions do not suit the kernel's tiles takes up to 1.6 times its price.
 
 Sources: the roofline model of Williams, Waterman and Patterson, Communications of the ACM 52(4), 2009; the rate and the
 half size of Hockney and Jesshope, "Parallel Computers", 1981.
@@ -29,10 +29,10 @@ _DTYPES = frozenset({*DTYPES, ""})
 class Operator(NamedTuple):
     """One kernel's work.
 
-    `kind`: "matmul" is any product of tensors, a convolution too; "elementwise" any other pass over them, such as a
-    norm or a sum; "copy" one that computes nothing, such as an embedding. `dtype` is one of `hardware.DTYPES`, or empty
-    for any other. `flops` counts a multiplication and an
-    addition as two, and of an attention only what its mask leaves; `size_bytes` is all that is read and written.
+    `kind`: "matmul" is any product of tensors, including convolutions; "elementwise" any other pass over them, such as
+    a norm or a sum; "copy" one that computes nothing, such as an embedding. `dtype` is one of `hardware.DTYPES`, or
+    empty for any other. `flops` counts a multiplication and an addition as two, and for attention only the unmasked
+    part; `size_bytes` is all data read and written.
     """
 
     kind: Kind
@@ -43,7 +43,7 @@ class Operator(NamedTuple):
 
 @dataclass(frozen=True)
 class Reached:
-    """What kernels of one kind reach of a GPU's peak, and the seconds that each takes besides."""
+    """The fraction of a GPU's peak that kernels of one kind reach, and the start-up seconds of each."""
 
     fraction: float
     source: str
@@ -52,9 +52,9 @@ class Reached:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What the kernels of one GPU reach: products by dtype, attention of the peak of their dtype, others of memory's.
+    """The fractions of peak that a GPU's kernels reach: matmuls by dtype, attention, and others of memory bandwidth.
 
-    A dtype that `matmul` does not name reaches what `matmul[""]` does.
+    A dtype that is not in `matmul` uses `matmul[""]`.
     """
 
     matmul: Mapping[str, Reached]
@@ -64,12 +64,12 @@ class Kernels:
 
 
 def time_s(operator: Operator, gpu: Gpu, name: str = "", phase: str = "") -> float:
-    """The seconds that an operator takes on a GPU.
+    """Return the seconds that an operator takes on a GPU.
 
-    Its name in torch, and the phase of training in which it runs, count where the GPU has timings of its own.
+    Its name in torch and its phase of training matter only if the GPU has measured timings.
 
     Raises:
-        ValueError: there is no such kind or dtype.
+    ValueError: the kind or dtype is unknown.
     """
     if operator.kind not in _KINDS:
         raise ValueError(f"no kind of operator is called {operator.kind!r}; known: {', '.join(get_args(Kind))}")
@@ -90,13 +90,13 @@ def time_s(operator: Operator, gpu: Gpu, name: str = "", phase: str = "") -> flo
 
 
 def flops_per_s(kind: Literal["matmul", "attention"], dtype: str, gpu: Gpu) -> float:
-    """The rate that large products or attentions reach; a dtype without a peak has that of the slowest."""
+    """Return the rate that large matmuls or attentions reach; a dtype without a peak uses the lowest peak."""
     peaks = gpu.peak_flops_per_s
     return _reached(kernels_of(gpu), kind, dtype).fraction * peaks.get(dtype, min(peaks.values()))
 
 
 def kernels_of(gpu: Gpu) -> Kernels:
-    """What was measured on this GPU, or on the nearest: one of its architecture, or an H100, also for a CPU core."""
+    """Return the figures for this GPU, or the closest: its architecture's, otherwise those of an H100."""
     return _OF_GPU.get(gpu.name) or _OF_ARCHITECTURE.get(gpu.architecture, _H100)
 
 

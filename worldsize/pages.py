@@ -1,4 +1,4 @@
-"""Pages that need no network: formulas become MathML, which browsers draw by themselves."""
+"""Pages that work offline: formulas become MathML, which browsers draw themselves."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from traitlets import Bool
 from worldsize.formulas import mathml
 from worldsize.quiz.question_text import QUESTIONS
 
-# code comes first, so that a dollar inside it is left alone
+# code is matched first, so that dollars inside it are left alone
 _CODE_OR_FORMULA = re.compile(
     r"(?P<code>```.*?```|`[^`\n]+`|<code>.*?</code>)|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+?)\$", re.DOTALL
 )
-# a script that loads something, or that configures what would have been loaded
+# a script that loads something, or configures what would have been loaded
 _FROM_ELSEWHERE = re.compile(
     r'<script type="text/x-mathjax-config">.*?</script>|<script\b(?:(?!</script>).)*https?://(?:(?!</script>).)*</script>',
     re.DOTALL,
@@ -27,7 +27,7 @@ _FROM_ELSEWHERE = re.compile(
 
 
 class FormulasToMathML(Preprocessor):
-    """A preprocessor that replaces LaTeX between dollars in Markdown cells by MathML."""
+    """A preprocessor that replaces LaTeX between dollars in Markdown cells with MathML."""
 
     enabled = Bool(True).tag(config=True)
 
@@ -38,7 +38,7 @@ class FormulasToMathML(Preprocessor):
 
 
 class OfflineHTMLExporter(HTMLExporter):
-    """nbconvert's HTML without the scripts that it would load from elsewhere."""
+    """nbconvert's HTML exporter without scripts that are loaded from elsewhere."""
 
     def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **kw: object) -> tuple[str, dict]:
         html, resources = super().from_notebook_node(nb, resources, **kw)
@@ -61,7 +61,7 @@ _CODE = {
 
 
 class LessonExporter(OfflineHTMLExporter):
-    """A lesson as a page that needs neither network nor kernel: `jupyter nbconvert --to worldsize`."""
+    """An exporter of lessons to pages that need neither network nor kernel: `jupyter nbconvert --to worldsize`."""
 
     export_from_notebook = "HTML that needs no network"  # in JupyterLab's menu
 
@@ -75,7 +75,7 @@ class LessonExporter(OfflineHTMLExporter):
 
 
 class FormulasOfLesson(FormulasToMathML):
-    """A preprocessor that also replaces LaTeX in the questions that a cell asked; elsewhere a dollar is money."""
+    """A preprocessor that also replaces LaTeX in the questions that cells asked; in other output a dollar is money."""
 
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
         for output in cell.get("outputs", ()):
@@ -86,7 +86,7 @@ class FormulasOfLesson(FormulasToMathML):
 
 
 def _to_mathml(match: re.Match[str], read: Callable[[str], str] = str) -> str:
-    """A match of `_CODE_OR_FORMULA`: a formula as MathML; code, and what is not a formula, unchanged."""
+    """Convert a match of `_CODE_OR_FORMULA` to MathML if it is a formula; leave anything else unchanged."""
     if match["code"]:
         return match["code"]
     block = match["block"]

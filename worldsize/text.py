@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 VOCAB_SIZE = 256  # a token is a byte
-_BOOK = Path(__file__).parent / "data" / "alice.txt.gz"  # where it is from stands in the same folder
+_BOOK = Path(__file__).parent / "data" / "alice.txt.gz"  # its origin is documented in the same folder
 
 
 def tokens() -> Tensor:
-    """The 147,704 bytes of the book's twelve chapters, uint8.
+    """Return the 147,704 bytes of the book's twelve chapters, uint8.
 
     Source: Lewis Carroll, "Alice's Adventures in Wonderland", 1865, in the public domain.
     """
@@ -23,13 +23,13 @@ def tokens() -> Tensor:
 
 
 def batch(tokens: Tensor, batch_size: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Sequences that begin at random places, and the byte that follows each of their bytes.
+    """Draw sequences that start at random positions, and the byte that follows each of their bytes.
 
     Shapes:
         tokens: (n,); inputs and targets: (batch_size, length), int64.
 
     Raises:
-        ValueError: there are not `length` + 1 tokens, or nothing is asked for.
+        ValueError: there are fewer than `length` + 1 tokens, or the batch would be empty.
     """
     num_places = len(tokens) - length
     if batch_size < 1 or length < 1 or num_places < 1:
@@ -43,7 +43,7 @@ def batch(tokens: Tensor, batch_size: int, length: int, generator: torch.Generat
 
 
 def decode(tokens: Tensor | Iterable[int]) -> str:
-    """The text of these bytes; what is not text becomes U+FFFD."""
+    """Decode bytes to text; invalid ones become U+FFFD."""
     return bytes(int(token) for token in tokens).decode("utf-8", errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""Sizes, times and counts: constants, the same numbers as short text, and numbers that people type."""
+"""Sizes, times and counts: constants, formatting as short text, and parsing of numbers that people type."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _SPACES = re.compile(r"[\N{NO-BREAK SPACE}\N{THIN SPACE}\N{NARROW NO-BREAK SPACE
 _GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}([, ]\d{3})+(\.\d+)?")  # 1,024 or 1 024
 _DATA_UNIT = re.compile(r"(?P<prefix>([kmgtpe]i?)?)(?P<letter>b)(?P<rate>(/s)?)", re.IGNORECASE)
 _POWER_UNIT = re.compile(r"(?P<prefix>m)(?P<rest>wh?)", re.IGNORECASE)
-_MOST_RANKS = 8  # that are named in a sentence
+_MOST_RANKS = 8  # named in a sentence
 _COUNTS = [(1, ""), (10**3, "K"), (10**6, "M"), (10**9, "B"), (10**12, "T")]
 
 
 def format_bytes(size_bytes: float, binary: bool = False) -> str:
-    """Text such as `2.80 TB` (powers of 1000, as data sheets count) or, with `binary`, `4.00 MiB`."""
+    """Format a size such as `2.80 TB` (powers of 1000, as in data sheets) or, with `binary`, `4.00 MiB`."""
     if not math.isfinite(size_bytes):
         return f"{size_bytes:g} B"
     factor, unit = scale(size_bytes, _BINARY if binary else _DECIMAL)
@@ -42,7 +42,7 @@ def format_bytes(size_bytes: float, binary: bool = False) -> str:
 
 
 def format_time_s(time_s: float) -> str:
-    """Text such as `12.5 ms` or `32.0 years` for a time in seconds."""
+    """Format a time in seconds, such as `12.5 ms` or `32.0 years`."""
     if time_s == 0 or not math.isfinite(time_s):
         return f"{time_s:g} s"
     factor, unit = scale(time_s, _TIMES)
@@ -50,7 +50,7 @@ def format_time_s(time_s: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """Text such as `175B` for a count of parameters or tokens, `3.15e23` where no letter is customary."""
+    """Format a count of parameters or tokens, such as `175B`, or `3.15e23` if no letter is customary."""
     if abs(_rounded(count, 3)) >= 10**15:
         return f"{count:.2e}".replace("e+", "e")
     factor, letter = scale(count, _COUNTS)
@@ -60,28 +60,28 @@ def format_count(count: float) -> str:
 
 
 def number_of(count: int, noun: str) -> str:
-    """Text such as `1 rank` or `4 ranks`."""
+    """Format a count with its noun, such as `1 rank` or `4 ranks`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def scale(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
-    """The largest (factor, unit) of an ascending sequence in which the value, rounded to three digits, is 1 or more."""
+    """Return the largest of ascending (factor, unit) pairs in which the value, rounded to 3 digits, is 1 or more."""
     fitting = [unit for unit in units if abs(_rounded(value / unit[0], 3)) >= 1]
     return fitting[-1] if fitting else units[0]
 
 
 def time_scale(time_s: float) -> tuple[float, str]:
-    """Seconds in the unit that suits a time of this length, and the unit's name."""
+    """Return the (factor, unit) that suits a time."""
     return scale(time_s, _TIMES)
 
 
 def byte_scale(size_bytes: float) -> tuple[float, str]:
-    """Bytes in the decimal unit that suits a size, and the unit's name."""
+    """Return the decimal (factor, unit) that suits a size."""
     return scale(size_bytes, _DECIMAL)
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """The number rounded to this many significant digits, never in scientific notation."""
+    """Format a number with this many significant digits, never in scientific notation."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     rounded = _rounded(value, digits)
@@ -89,10 +89,10 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def format_as(name: str, value: float, decimal: bool = False) -> str:
-    """Text of a number in the unit that its name ends in: `64 kB` for `size_bytes`, `3.2 ms` for `time_s`.
+    """Format a number in the unit at the end of its name: `64 kB` for `size_bytes`, `3.2 ms` for `time_s`.
 
     Known endings are `_bytes`, `_s`, `_flops`, `_bytes_per_s`, `_flops_per_s` and `_fraction`. Whole numbers of KiB,
-    MiB and so on are shown as such, but for `decimal`.
+    MiB and so on are shown as such, unless `decimal`.
     """
     if not math.isfinite(value):
         return f"{value:g}"
@@ -116,7 +116,7 @@ def format_as(name: str, value: float, decimal: bool = False) -> str:
 
 
 def parse_number(text: str, unit: str = "") -> float:
-    """The number that a person typed, with or without its unit.
+    """Parse a number that a person typed, with or without its unit.
 
     - `1,024` is a thousand and twenty-four, and `0,5` a half: a comma before exactly three digits separates thousands.
     - The unit's case is forgiven except where it changes the meaning: b is a bit and B a byte; mW is not MW.
@@ -145,8 +145,8 @@ def parse_number(text: str, unit: str = "") -> float:
 
 
 def _plain_unit(unit: str) -> str:
-    """A unit as it is compared: without case, except where it tells bits from bytes and milli from mega."""
-    # hardly any keyboard has either sign for micro
+    """Normalise a unit for comparison: ignore case, unless it distinguishes bits from bytes or milli from mega."""
+    # few keyboards have either sign for micro
     unit = unit.replace("\N{MICRO SIGN}", "u").replace("\N{GREEK SMALL LETTER MU}", "u")
     if match := _DATA_UNIT.fullmatch(unit):
         return match["prefix"].lower() + match["letter"] + match["rate"].lower()
@@ -156,7 +156,7 @@ def _plain_unit(unit: str) -> str:
 
 
 def _brief(text: str) -> str:
-    """The text without trailing zeros in its number: `64.0 kB` as `64 kB`."""
+    """Remove trailing zeros from the number in a text: `64.0 kB` becomes `64 kB`."""
     return re.sub(r"\.0+(?!\d)|(\.\d*[1-9])0+(?!\d)", r"\1", text)
 
 
@@ -165,12 +165,12 @@ def _rounded(value: float, digits: int) -> float:
 
 
 def _decimals(value: float, digits: int) -> int:
-    """The number of decimals that shows this many significant digits; negative for a large number."""
+    """Return the number of decimals for this many significant digits; negative for a large number."""
     return digits - 1 - math.floor(math.log10(abs(value)))
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """'no ranks', 'rank 1', 'ranks 0 to 7' or 'ranks 0, 2 and 3', of many only the first."""
+    """Format as 'no ranks', 'rank 1', 'ranks 0 to 7' or 'ranks 0, 2 and 3'; of many, name only the first."""
     if not ranks:
         return "no ranks"
     if len(ranks) == 1:
