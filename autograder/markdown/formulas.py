@@ -52,7 +52,7 @@ def _of(node: Element) -> str:
             return f"mat(delim: #none, {'; '.join(', '.join(map(_of, row)) for row in node)})"
         case "mtr":
             return ""  # its table reads it
-    raise ValueError(f"a formula has <{name}>, which is not translated to Typst here")
+    raise ValueError(f"a formula uses <{name}>, which cannot be converted to Typst: write it in a different way")
 
 
 def _over_or_under(name: str, node: Element, parts: list[str]) -> str:

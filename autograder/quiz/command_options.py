@@ -116,7 +116,7 @@ def blueprint_of(folder: Path, name: str | None, wanted: Mapping[str, Any]) -> B
         plan = Blueprint.model_validate({**given, **changes})
     except ValidationError as error:
         problems = (f"{' '.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        raise ValueError(f"There can be no such quiz: {'; '.join(problems)}.") from error
+        raise ValueError(f"These options do not make a quiz: {'; '.join(problems)}.") from error
     if plan.needs_week and not plan.weeks:
         raise ValueError(f"{name!r} needs its weeks: name them with --week.")
     return plan

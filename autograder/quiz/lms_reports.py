@@ -162,7 +162,7 @@ def _blank_of_canvas(gap: Answer, text: str) -> Any:
         except ValueError:
             continue
     if not readings or readings != readings[:1] * len(readings):
-        raise ValueError(f"{text!r} is the letter or the text of {'two choices' if readings else 'no choice'}")
+        raise ValueError(f"{text!r} matches the letter or the text of {'two choices' if readings else 'no choice'}")
     return readings[0]
 
 
@@ -230,7 +230,7 @@ def _place(text: str, texts: Sequence[str], cut: bool = False) -> int:
     else:
         found = [place for place, one in enumerate(texts) if comparable(one) == given]
     if len(found) != 1:
-        raise ValueError(f"{text!r} is the text of {len(found) or 'none'} of the {len(texts)} that were offered")
+        raise ValueError(f"{text!r} matches {len(found) or 'none'} of the {len(texts)} texts that were offered")
     return found[0]
 
 
@@ -250,13 +250,13 @@ def _several(text: str, texts: Sequence[str], between: str, cut: bool = False) -
         else:
             _place(parts[start], texts, cut)  # raises with the reason
     if len(set(places)) < len(places):
-        raise ValueError(f"{text!r} has something twice")
+        raise ValueError(f"{text!r} lists an option or item twice")
     return places
 
 
 def _all_of(places: list[int], answer: Order) -> list[int]:
     if len(places) != len(answer.shown):
-        raise ValueError(f"it puts {len(places)} of {len(answer.shown)} items in order")
+        raise ValueError(f"it orders {len(places)} of {len(answer.shown)} items; order all of them")
     return places
 
 
@@ -270,7 +270,9 @@ def _from_pairs(pairs: Sequence[Sequence[str]], answer: Order) -> list[int]:
             raise ValueError(f"{' and '.join(map(repr, pair))} is not an item with its number")
         by_number[numbers[0]] = _place(items[0], answer.shown)
     if sorted(by_number) != list(range(1, len(answer.shown) + 1)):
-        raise ValueError(f"the numbers {sorted(by_number)} are not each of 1 to {len(answer.shown)} once")
+        raise ValueError(
+            f"the numbers {sorted(by_number)} are not the numbers 1 to {len(answer.shown)}, each used once"
+        )
     return _all_of([by_number[number] for number in sorted(by_number)], answer)
 
 

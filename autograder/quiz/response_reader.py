@@ -32,7 +32,7 @@ def read_responses(path: Path, forms: Sequence[Form], encoding: str | None = Non
         return responses
     table = read_table(path, encoding)
     if not table.rows:
-        raise ValueError(f"{path} has no rows under its head.")
+        raise ValueError(f"{path} has no rows below its header.")
     head = [name.casefold() for name in table.head]
     if is_moodle(table.head):
         read_moodle(table, responses)

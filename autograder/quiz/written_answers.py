@@ -69,7 +69,7 @@ def parse_value(answer: Answer, value: Any) -> Any:
         between = "; " if isinstance(answer, Gaps) else ", "
         parts = sorted(value) if isinstance(value, set) else value
         return parse_written(answer, value if isinstance(value, str) else between.join(parts))
-    raise ValueError(f"{value!r} is neither a number nor letters nor words")
+    raise ValueError(f"{value!r} is not a number, letters or words")
 
 
 def _choice(text: str, answer: Options) -> list[int]:

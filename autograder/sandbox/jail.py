@@ -139,7 +139,7 @@ def _end_all_inside() -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)  # all at once, so that no fork escapes
     else:
-        raise RuntimeError("signals leave this jail, so that what is in it cannot be ended")
+        raise RuntimeError("signals leave this jail, so the processes in it cannot be ended safely")
     with contextlib.suppress(ChildProcessError):
         while True:
             os.waitpid(-1, 0)

@@ -123,7 +123,7 @@ class Zygote:
             is_warm = False
         if not is_warm:
             zygote.close()
-            raise RuntimeError("the process that jails and judges come from did not start; its output is above")
+            raise RuntimeError("the process from which jails and judges are forked did not start; its output is above")
         ours.settimeout(None)
         return zygote
 
@@ -152,7 +152,7 @@ class Zygote:
             framing.send(self._sock, kind, json.dumps(wanted).encode(), fds=fds)
             answer = framing.receive(self._sock)
         if answer is None:
-            raise RuntimeError("the process that jails and judges come from has ended")
+            raise RuntimeError("the process from which jails and judges are forked has ended")
         fields = framing.read_fields(answer[0])
         if fields["kind"] == "refused":
             reason = f"this machine has no room for another process ({fields['reason']})"

@@ -74,7 +74,7 @@ def _refuse_shape(content: Any, max_depth: int, max_nodes: int) -> None:
             raise Malformed(f"The file holds more than {max_nodes} values; clear its outputs and submit again.")
         if not level:
             return
-    raise Malformed(f"The file nests deeper than any notebook does ({max_depth} levels).")
+    raise Malformed(f"The file is nested deeper than any notebook (over {max_depth} levels).")
 
 
 def _children(node: Any) -> Iterator[Any]:

@@ -58,7 +58,7 @@ def read_program(path: Path) -> str:
         Malformed: it is missing, not a plain file, too large, or not text.
     """
     if not os.path.lexists(path):
-        raise Malformed(f"The submission holds no {path.name}. Hand it in beside the notebook, under its own name.")
+        raise Malformed(f"The submission holds no {path.name}. Submit it together with the notebook, under this name.")
     if path.is_symlink() or not path.is_file():
         raise Malformed(f"{path.name} is not a plain file.")
     if (size := os.path.getsize(path)) > MAX_PROGRAM_BYTES:
@@ -87,7 +87,7 @@ def _refuse_cells(cells: list[NotebookNode]) -> None:
     """Raise Malformed if the cells are of an unknown type, not valid Unicode, too many or too long."""
     # nbformat allows any type in minor versions newer than it knows
     if unknown := [cell.cell_type for cell in cells if cell.cell_type not in CELL_TYPES]:
-        raise Malformed(f"The notebook has a cell of a type that is none of Jupyter's: {repr(unknown[0])[:40]}.")
+        raise Malformed(f"The notebook has a cell of a type that Jupyter does not have: {repr(unknown[0])[:40]}.")
     try:
         "".join(cell.source for cell in cells).encode()
     except UnicodeEncodeError:

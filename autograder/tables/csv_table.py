@@ -48,7 +48,7 @@ def read_table(file: Path, encoding: str | None = None) -> CsvTable:
                 continue
             if len(cells) != len(head):
                 raise ValueError(
-                    f"{file.name}, line {reader.line_num}: it has {len(cells)} cells and the head has {len(head)}."
+                    f"{file.name}, line {reader.line_num}: it has {len(cells)} cells and the header has {len(head)}."
                 )
             rows.append((reader.line_num, dict(zip(head, cells, strict=True))))
     except csv.Error as error:

@@ -31,7 +31,7 @@ def read_extensions(root: Path) -> Extensions:
         return {}
     table = read_table(path)
     if missing := [name for name in _COLUMNS if name not in table.head]:
-        raise ValueError(f"{path} has no column {missing[0]!r}: its head is {','.join(_COLUMNS)}.")
+        raise ValueError(f"{path} has no column {missing[0]!r}: write the header {','.join(_COLUMNS)}.")
     found: Extensions = {}
     for line, row in table.rows:
         try:

@@ -22,7 +22,7 @@ def read_answers(root: Path) -> Answers:
         return {}
     table = read_table(path)
     if missing := [name for name in _COLUMNS if name not in table.head]:
-        raise ValueError(f"{path} has no column {missing[0]!r}: its head is {','.join(_COLUMNS)}.")
+        raise ValueError(f"{path} has no column {missing[0]!r}: write the header {','.join(_COLUMNS)}.")
     found: Answers = {}
     for _, row in table.rows:
         assignment, student, cell, request = (row[name].strip() for name in _COLUMNS[:4])

@@ -73,7 +73,7 @@ def _email(text: str) -> str:
 def _team(text: str) -> str:
     """Check the name of a team, and return it. Raises: ValueError."""
     if re.search("[,;]", text):
-        raise ValueError(f"the team {text!r} looks like several: a student is in one, whose name has no comma")
+        raise ValueError(f"the team {text!r} looks like several teams: give one, whose name has no comma")
     return text
 
 
@@ -122,7 +122,7 @@ def read_file(file: Path) -> Roster:
     if "id" not in named.values():
         raise ValueError(f"{file} has the columns {', '.join(table.head) or '(none)'}: it needs one called `id`.")
     if twice := [name for name, column in named.items() if [*named.values()].count(column) > 1]:
-        raise ValueError(f"{file} has the columns {', '.join(twice)}, which are one: leave one of them out.")
+        raise ValueError(f"{file} has the columns {', '.join(twice)}, which mean the same: keep only one of them.")
     if not table.rows:
         raise ValueError(f"{file} names no students: give one per line, under a header with `id` and `name`.")
     problems: list[str] = []

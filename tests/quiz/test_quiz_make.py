@@ -150,7 +150,10 @@ def test_an_id_of_two_files_is_reported(place, make):
         ({"count": 25}, "asks for 25 questions, and the bank has 24 that fit"),
         ({"week": 3}, "asks for 8 questions, and the bank has 0 that fit"),
         ({"minutes": 15}, "No form of 8 questions took 15 minutes or less"),
-        ({"difficulty": 4}, "There can be no such quiz: difficulties 0: Input should be less than or equal to 3"),
+        (
+            {"difficulty": 4},
+            "These options do not make a quiz: difficulties 0: Input should be less than or equal to 3",
+        ),
         ({"count": None}, "Say which quiz: --blueprint NAME, or --count"),
         ({"blueprint": "final"}, "There is no blueprint 'final'"),
         ({"format": "docx"}, "There is no format 'docx': choose from md, html"),

@@ -166,7 +166,7 @@ def test_strangers_stop_or_are_left_out(run):
         ("a,b\n1,2\n", "has the columns a, b. Known are: student, question, response"),
         ("student,1,colour\nada,A,red\n", "has the column 'colour', which is neither a number from 1 to 6"),
         ("student,1,1\nada,A,B\n", "has the column '1' twice"),
-        ("student,question,response\nada,1\n", "line 2: it has 2 cells and the head has 3"),
+        ("student,question,response\nada,1\n", "line 2: it has 2 cells and the header has 3"),
         ('student,question,response\nada,1,"A\n', "line 2: unexpected end of data"),
         ("student,question,response\nada,99,A\n", "line 2: ada: there is no question '99' in this form"),
         ("student,response\nada,A\n", "it needs a column `question`"),
@@ -338,7 +338,7 @@ def test_a_text_that_fits_nothing_is_a_problem_and_no_guess(run, dealt):
     table = canvas(dealt[0][:1], lambda answer: "a lot" if isinstance(answer, Options) else "")
     result, out = run(table)
     assert result.exit_code == 1 and not out.exists()
-    assert "'a lot' is the text of none of the 3 that were offered" in result.output
+    assert "'a lot' matches none of the 3 texts that were offered" in result.output
 
 
 def test_a_folder_of_notebooks_is_read_and_never_run(run, dealt, tmp_path):
@@ -540,7 +540,7 @@ def test_what_is_understood_is_what_was_meant(dealt):
         for one in form.variants:
             assert mark(one, parse_written(one.answer, right(one.answer))).is_right
             assert parse_written(one.answer, "  ") is None and parse_value(one.answer, None) is None
-            with pytest.raises(ValueError, match="neither a number nor letters nor words"):
+            with pytest.raises(ValueError, match="is not a number, letters or words"):
                 parse_value(one.answer, b"A")
 
 

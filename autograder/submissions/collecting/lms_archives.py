@@ -134,9 +134,8 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(
-            f"c.FileNames.time_zone: {name!r} is not a time zone; write one such as Europe/Berlin."
-        ) from None
+        message = f"c.FileNames.time_zone: {name!r} is not a time zone; write one such as Europe/Berlin."
+        raise ValueError(message) from None
 
 
 def _time_in_name(text: str) -> datetime | None:

@@ -118,7 +118,7 @@ def test_a_build_releases_programs_without_solutions_beside_the_notebook(folder)
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda path: None, "holds no train.py. Hand it in beside the notebook"),
+        (lambda path: None, "holds no train.py. Submit it together with the notebook"),
         (lambda path: path.symlink_to("/etc/passwd"), "not a plain file"),
         (lambda path: os.mkfifo(path), "not a plain file"),
         (lambda path: path.mkdir(), "not a plain file"),

@@ -68,7 +68,7 @@ def test_the_file_that_nbgrader_itself_imports_is_a_roster(tmp_path):
         ("Ada,Bo,,,,", "line 3: the id 'Ada' is that of line 2."),
         (",Bo,,,,", "line 3: Bo has no id."),
         ("b/o,Bo,,,,", "line 3: the id 'b/o' cannot be a file name"),
-        ("bo,Bo", "line 3: it has 2 cells and the head has 6."),
+        ("bo,Bo", "line 3: it has 2 cells and the header has 6."),
     ],
 )
 def test_a_bad_row_is_refused_by_line_and_nothing_is_changed(course, row, sentence):
@@ -123,13 +123,13 @@ def test_an_id_in_other_letters_is_nobody_new(course):
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"has the columns id, ID, which are one"):
+    with pytest.raises(ValueError, match=r"has the columns id, ID, which mean the same"):
         read_roster(write(tmp_path, "id,ID,name\nada,a17,Ada\n"))
 
 
 def test_a_student_is_in_one_team(course):
     done = run("roster", "import", write(course, 'id,team\nada,"blue, red"\n'))
-    assert done.exit_code == 1 and "line 2: the team 'blue, red' looks like several: a student is in one" in done.output
+    assert done.exit_code == 1 and "line 2: the team 'blue, red' looks like several teams: give one" in done.output
 
 
 def test_who_is_alone_in_a_team_is_named(course):
