@@ -1,4 +1,4 @@
-"""axe-core, which comes with axe-playwright-python, on a page that is open in a browser."""
+"""Accessibility checks with axe-core, from axe-playwright-python, on a page that is open in a browser."""
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page

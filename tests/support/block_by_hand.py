@@ -14,7 +14,7 @@ _ORDER = ("setup", "given", *_SOLVED, "parallel_block", "sync_replicated", "voca
 
 
 def solution_source(path: Path = LAB / "lab08.py") -> str:
-    """What the notebook's cells define, with the solution, and without the run that it starts."""
+    """The source of the notebook's definitions, with the solution, without the run that it starts."""
     given = {cell.title: cell.source for cell in parse(path).cells if cell.title in ("setup", "given")}
     given["setup"] = given["setup"].split("\nws.run(")[0]
     cells = given | solution_cells(path)

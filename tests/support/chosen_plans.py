@@ -1,4 +1,4 @@
-"""Layouts that published runs chose, to be found again among all plans by a judge's cost."""
+"""Layouts chosen by published runs, to be compared with all plans, priced with the judge's cost model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Chosen:
     is_megatron_2021: bool = False
 
     def plans(self, **choices: Any) -> Plans:
-        """What its software had, or with any `choices` in their place, by the judge's cost."""
+        """The plans that the run's software could choose from, or those of `choices`, with the judge's cost."""
         cluster = hardware.cluster(self.cluster)
         is_theirs = self.is_megatron_2021 and not choices
         cost = StepTimes(self.model, cluster, gradient_bytes=4, overlaps=False) if is_theirs else None

@@ -1,4 +1,4 @@
-"""Chromium without a window: where it is, and how it is started."""
+"""Finding and starting headless Chromium."""
 
 import shutil
 
@@ -7,5 +7,5 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking",
 
 
 def installed() -> str | None:
-    """The path of the first that is installed."""
+    """The path of the first browser that is installed."""
     return next(filter(None, map(shutil.which, NAMES)), None)

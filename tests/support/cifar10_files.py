@@ -4,7 +4,7 @@ import numpy as np
 
 
 def write_cifar10(folder, num=20):
-    """Two files of the dataset's binary version, with drawn pixels; gives their labels and pixels."""
+    """Write two files of the dataset's binary version with random pixels; return their labels and pixels."""
     rng = np.random.default_rng(0)
     records = rng.integers(0, 256, (2, num, 3073), dtype=np.uint8)
     records[:, :, 0] %= 10

@@ -21,7 +21,7 @@ IMPORTED = ("nbgrader.apps.nbgraderapp", "autograder.cli", "autograder.nbgrader"
 
 
 def run_afresh(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """A command as a person starts it, ended."""
+    """Run a command in a process of its own, as a person would, and wait for it."""
     words = ["-m", "autograder"] if command[0] == "autograder" else [str(Path(sys.executable).with_name(command[0]))]
     return subprocess.run(
         [sys.executable, *words, *command[1:]],
@@ -36,7 +36,7 @@ def run_afresh(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def run(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """The same without the seconds of its imports."""
+    """Run a command in a fork of the warm process, without the time of its imports."""
     with tempfile.TemporaryFile("w+") as output:
         code = _warm().ask({"command": command, "root": str(root), "env": _environment()}, output.fileno())
         output.seek(0)
@@ -48,7 +48,7 @@ def _environment() -> dict[str, str]:
 
 
 class _Warm:
-    """The process that forks for each command; it ends with this one."""
+    """The warm process that forks for each command and ends with this one."""
 
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair()
@@ -58,7 +58,7 @@ class _Warm:
         atexit.register(self.close)
 
     def ask(self, request: dict, output_fd: int) -> int:
-        """The exit code of this command, which prints to `output_fd`."""
+        """Ask the warm process to run a command that prints to `output_fd`; return its exit code."""
         body = json.dumps(request).encode()
         socket.send_fds(self._ours, [len(body).to_bytes(4)], [output_fd])
         self._ours.sendall(body)

@@ -1,6 +1,6 @@
 """`python tests/support/coverage_by_folder.py FILE`: print the share of lines that ran, by package.
 
-Ranks and commands that tests start are counted. What runs in a jail is not, for it may write nowhere.
+Code in ranks and commands that tests start counts. Code in a jail does not, because it cannot write its coverage.
 The exit status is 1 below 80% of all lines, or 60% of a package's.
 """
 

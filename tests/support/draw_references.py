@@ -1,4 +1,4 @@
-"""Draws the references of the image tests anew; then look at them.
+"""Redraw the reference images of the image tests. Look at them afterwards.
 
 Run as `python tests/support/draw_references.py [NAME ...]`.
 """
@@ -16,7 +16,7 @@ _DPI = 48  # half of a screen's: small files in which a moved line still shows
 
 
 def save(picture: Picture, path: Path) -> None:
-    """Write the picture as it is compared, with the version of matplotlib that drew it."""
+    """Write the picture in the form that tests compare, with the version of matplotlib that drew it."""
     picture.savefig(path, dpi=_DPI)
 
 

@@ -1,4 +1,4 @@
-"""A calibration of a machine that is made up: every probe has exactly the time that the machine's few numbers give."""
+"""A calibration of a fictional machine: every probe takes exactly the time computed from the machine's parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 25)
 
 @dataclass(frozen=True)
 class Machine:
-    """The numbers of a machine on which operators in a program are `slowdown` times slower than alone."""
+    """The parameters of a machine on which operators in a program are `slowdown` times slower than alone."""
 
     flops_per_s: float = 50e9
     bytes_per_s: float = 10e9

@@ -1,4 +1,4 @@
-"""Lessons and labs executed from top to bottom, and what their cells gave."""
+"""Executing lessons and labs from top to bottom, and reading the outputs of their cells."""
 
 import ast
 from collections.abc import Collection, Mapping
@@ -46,7 +46,7 @@ def _assert_asks(turn: Cell, said: list) -> None:
 
 
 def shown_for(answers: Collection[str], turn: str, script: Path, folder: Path) -> list[str]:
-    """What the check of a week's turn shows after each of these answers, in one run of the cells that it needs."""
+    """The output of a turn's check for each of these answers, from one run of the cells that it needs."""
     lesson = read_week(script)
     week = _around([cell for cell in lesson.cells if cell.title == turn], lesson)
     check = next(cell for cell in week.cells if cell.id == f"check_{turn}")
@@ -127,24 +127,24 @@ def errors(outputs: list) -> list:
 
 
 def failures(cells: Mapping[str, list]) -> dict[str, str]:
-    """What the last error of each cell that failed says, by the cell's id."""
+    """The message of the last error of each failed cell, by the cell's id."""
     failed = {name: errors(outputs) for name, outputs in cells.items() if errors(outputs)}
     return {name: f"{found[-1].ename}: {found[-1].evalue}" for name, found in failed.items()}
 
 
 def stream(outputs: list) -> str:
-    """What a cell printed."""
+    """The text that a cell printed."""
     return "".join(output.text for output in outputs if output.output_type == "stream")
 
 
 def printed(outputs: list) -> str:
-    """What a cell printed, but for the predictions that it revealed."""
+    """The text that a cell printed, without the predictions that it revealed."""
     lines = stream(outputs).splitlines(keepends=True)
     return "".join(line for line in lines if not line.endswith(" derives it.\n"))
 
 
 def words(outputs: list) -> str:
-    """A cell's last output in words."""
+    """The last output of a cell as plain text."""
     return outputs[-1]["data"]["text/plain"]
 
 
@@ -171,7 +171,7 @@ def assert_figures_have_words(outputs: Mapping[str, list], num_figures: int) -> 
 
 
 def message(lab: str, cells: Mapping[str, str], check: str) -> str:
-    """What an open check of a lab says of these cells, run in this process without a kernel."""
+    """The message of a lab's open check on these cells, run in this process without a kernel."""
     names: dict[str, object] = {}
     for cell in parse(ROOT / "solutions" / lab / f"{lab}.py").cells:
         if cell.kind != "code" or cell.title.startswith("all_"):

@@ -1,4 +1,4 @@
-"""Programs that fail or hang, each with the rank that is to blame and the words that the report must have."""
+"""Programs that fail or hang, each with the rank that causes it and the words that the report must contain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CASES: dict[str, Case] = {}
 
 
 def case(culprits: int | tuple[int, ...], *words: str, hangs: bool = False, line: str = "") -> Callable[..., object]:
-    """Registers the decorated function under its name."""
+    """Register the decorated function under its name."""
 
     def register(fn: Callable[[], object]) -> Callable[[], object]:
         known = culprits if isinstance(culprits, tuple) else (culprits,)
@@ -42,12 +42,12 @@ def case(culprits: int | tuple[int, ...], *words: str, hangs: bool = False, line
 
 
 def on(rank: int) -> bool:
-    """True on that rank."""
+    """Whether this process is that rank."""
     return dist.get_rank() == rank
 
 
 def step() -> None:
-    """One all-reduce that everybody takes part in."""
+    """Run one all-reduce over all ranks."""
     dist.all_reduce(torch.ones(4))
 
 

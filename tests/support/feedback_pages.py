@@ -1,4 +1,4 @@
-"""Pages of feedback made from few cells and checks, for tests that read or look at one."""
+"""Small feedback pages, made from a few cells and checks, for tests that read or render one."""
 
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from tiny_lab import ROOT

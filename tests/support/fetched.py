@@ -1,4 +1,4 @@
-"""Other people's tools that only tests use, fetched once into pytest's cache and not installed."""
+"""Third-party tools that only tests use, downloaded once into pytest's cache and not installed."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from needs import give_up
 
 @pytest.fixture(scope="session")
 def fetched(request):
-    """The folder of a package, by its name; it is fetched at its first use, by a command that ends in that folder."""
+    """The folder of a package; on first use, a command whose last argument is that folder downloads it."""
     cache = request.config.cache.mkdir("quiztools")
 
     def get(name, command, unpack=None, *, need="quiztools"):

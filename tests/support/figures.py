@@ -1,4 +1,4 @@
-"""One measured figure, and the clock that most of them are read from."""
+"""A measured figure, and the timer used for most figures."""
 
 import statistics
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure; `met` is None where the project claims no goal."""
+    """A measured figure; `met` is None if it has no goal."""
 
     name: str
     value: float
@@ -29,5 +29,5 @@ def median_s(do: Callable[[], object], num_times: int, clock: Callable[[], float
 
 
 def scaled(num: int, scale: float, least: int = 1) -> int:
-    """This number at full scale; at a smaller one fewer, but never fewer than `least`."""
+    """This number at full scale, fewer at a smaller scale, but never fewer than `least`."""
     return max(least, round(num * scale))

@@ -1,4 +1,4 @@
-"""Submissions as nobody would write them: a whole notebook, mutated in its structure, its text or its bytes."""
+"""Fuzzed submissions: a valid notebook, mutated in its structure, its text or its bytes."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def rewrite(draw: Draw, content: dict[str, Any]) -> None:
 
 
 def spoil_source(draw: Draw, content: dict[str, Any]) -> None:
-    """Odd text in the middle of what a cell says."""
+    """Insert odd text in the middle of a cell's source."""
     cell = some_cell(draw, content)
     text = "".join(map(str, cell["source"])) if isinstance(cell.get("source"), list) else str(cell.get("source"))
     at = draw(st.integers(0, max(len(text), 1)))

@@ -1,4 +1,4 @@
-"""A small course graded by plain nbgrader commands, for tests of what stays behind: records, exports, feedback."""
+"""A small course graded with plain nbgrader commands, for tests of its results: records, exports, feedback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVIL = """\
 
 
 def hand_in(root: Path, student: str, text: str, timestamp: str = "") -> None:
-    """Put a submission below `submitted/`; the student says when it was written."""
+    """Put a submission below `submitted/`, with a timestamp written by the student."""
     folder = root / "submitted" / student / NAME
     folder.mkdir(parents=True)
     (folder / f"{NAME}.ipynb").write_text(text)

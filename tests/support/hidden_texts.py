@@ -1,4 +1,4 @@
-"""What no student may read: solutions, lines of hidden checks and of known answers, questions that no lesson asks."""
+"""Texts that students must not see: solutions, lines of hidden checks and known answers, unpublished questions."""
 
 import ast
 import textwrap
@@ -54,7 +54,7 @@ def scripts() -> list[Path]:
 
 
 def given_and_solved(cell: Cell) -> tuple[str, str]:
-    """What students get of a cell, and what they do not; of an answer in words that is all of it."""
+    """The part of a cell that students get, and the part that they do not; an answer in prose is all hidden."""
     if cell.is_solution and "BEGIN SOLUTION" not in cell.source:
         return "", cell.source
     parts = split_solution(cell.source)

@@ -84,7 +84,7 @@ class Hub:
     process: psutil.Process
 
     def ask(self, method: str, path: str) -> str:
-        """The answer to a request of a service that may do everything."""
+        """Send a request as a service with all permissions, and return the answer."""
         data = b"" if method == "POST" else None
         request = Request(f"{self.url}/{path}", data, {"Authorization": f"token {TOKEN}"}, method=method)
         with urlopen(request, timeout=240) as answer:

@@ -35,7 +35,7 @@ class Images:
         return [str(word) for word in ("buildah", *store, *words)]
 
     def do(self, *words: str | Path, timeout_s: float = 300) -> str:
-        """What buildah printed; the test fails with it where buildah does."""
+        """Run buildah and return its output; if it fails, fail the test with the output."""
         ended = subprocess.run(self.command(*words), capture_output=True, text=True, timeout=timeout_s)
         assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
         return ended.stdout.strip()
@@ -69,7 +69,7 @@ class Images:
 
 
 def need_buildah() -> None:
-    """Skip the test, or fail it where an image is required, without what builds one."""
+    """Skip the test if the tools that build an image are missing, or fail it if an image is required."""
     if os.geteuid() or not (shutil.which("buildah") and shutil.which("debootstrap")):
         give_up(_NEED, "An image is built by root, with Debian's buildah and debootstrap.")
 

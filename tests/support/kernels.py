@@ -26,12 +26,12 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """What it printed to stdout."""
+        """The text that it printed to stdout."""
         return "".join(one["content"]["text"] for one in self.of("stream") if one["content"]["name"] == "stdout")
 
     @property
     def error(self) -> str:
-        """The report that it failed with; empty when it did not."""
+        """The error report; empty if it did not fail."""
         return "".join(line for one in self.of("error") for line in one["content"]["traceback"])
 
     def of(self, kind: str) -> list[dict[str, Any]]:
@@ -55,17 +55,17 @@ class Kernel:
         return psutil.Process(self.manager.provisioner.pid)  # type: ignore[union-attr]
 
     def start(self, code: str) -> Cell:
-        """A cell with this code, which has been started."""
+        """Start a cell with this code, and return it."""
         return Cell(self.client.execute(code))
 
     def run(self, code: str) -> Cell:
-        """A cell with this code, when it is done."""
+        """Run a cell with this code to its end, and return it."""
         cell = self.start(code)
         self.wait(cell, lambda: cell.is_done)
         return cell
 
     def wait(self, cell: Cell, condition: Any, within_s: float = PATIENCE_S) -> None:
-        """Take what the cell sends until the condition holds."""
+        """Receive the cell's messages until the condition holds."""
         deadline_s = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < deadline_s, f"not in time; the cell printed {cell.text[-2000:]!r} {cell.error}"

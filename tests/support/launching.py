@@ -1,4 +1,4 @@
-"""Runs as tests ask for them: quiet, on two ranks, with what they must give."""
+"""Launching runs for tests: quiet, on two ranks, with the expected outcome."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from worldsize.launch.runner import launch
 
 
 def run(fn, *args, **options):
-    """The run of a function, with any option of a `Spec`."""
+    """Run a function on ranks, with any option of a `Spec`."""
     return launch(Spec(fn, args, **options))
 
 
 def failed(fn, *args, world_size=2, timeout_s=30, error=ws.RankFailed, match=None, **options):
-    """The error of a run that must fail."""
+    """Run a function that must fail, and return the error."""
     with pytest.raises(error, match=match) as caught:
         run(fn, *args, world_size=world_size, timeout_s=timeout_s, echo=False, **options)
     return caught.value

@@ -1,4 +1,4 @@
-"""An LMS as LTI 1.3 sees it: it gives tokens for signed requests, lists a course's members, and keeps scores."""
+"""A stand-in for an LMS with LTI 1.3: it issues tokens for signed requests, lists a course's members, keeps scores."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Platform:
 
 @contextmanager
 def running(platform: Platform) -> Iterator[Platform]:
-    """The platform as a server, at a port of its own."""
+    """Run the platform as a server on a free port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""A result of Project 1 that is made up: a program measured on one and two ranks, in the harness's own format."""
+"""A fictional result of Project 1: a program measured on one and two ranks, in the harness's own format."""
 
 from worldsize.bench import Machine, Result, Task, Timing
 from worldsize.bench.result_file import points

@@ -19,7 +19,7 @@ ORDER = ("setup", "actions", "gpipe", "one_f_one_b", "interleaved", "pipeline", 
 
 
 def solution_source(path: Path = LAB / "lab09.py") -> str:
-    """What the notebook's cells define, with the solution, and without the runs that it starts."""
+    """The source of the notebook's definitions, with the solution, without the runs that it starts."""
     given = {cell.title: cell.source for cell in parse(path).cells if cell.title in GIVEN}
     given["setup"] = given["setup"].split("\nws.run(")[0]
     cells = given | solution_cells(path)
@@ -34,7 +34,7 @@ def solved(source: str) -> types.ModuleType:
 
 
 def stage_of(rank: int, num_ranks: int) -> nn.Module:
-    """The layers of the small transformer that a rank has, with one stage on each."""
+    """The layers of the small transformer on a rank, with one stage per rank."""
     cuts = [SMALL.num_layers * one // num_ranks for one in range(num_ranks + 1)]
     return models.Transformer(SMALL, layers=range(cuts[rank], cuts[rank + 1]))
 

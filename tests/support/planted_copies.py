@@ -1,4 +1,4 @@
-"""A class that is generated: answers written independently, and copies that were disguised.
+"""A generated class: independent answers, and disguised copies.
 
 Independent students take each function from the known answers of a lab, at random, and write it their own way: other
 statements for the same thing, at random places. Copies are renamed, their functions reordered, and everything between

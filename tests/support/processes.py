@@ -1,4 +1,4 @@
-"""What tests ask the operating system about processes."""
+"""Queries about processes for tests."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ def stay(folder, rank):
 
 
 def wait_until(condition: Callable[[], bool], within_s: float) -> bool:
-    """True as soon as the condition holds, False when it does not in time."""
+    """Wait until the condition holds; return False if it does not within the time limit."""
     deadline_s = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline_s:
@@ -31,7 +31,7 @@ def wait_until(condition: Callable[[], bool], within_s: float) -> bool:
 
 
 def are_gone(pids: Iterable[int], within_s: float = 20.0) -> bool:
-    """True once none of the processes runs; one that is dead and not yet collected does not."""
+    """Wait until none of the processes runs; return False if one still does. A zombie counts as ended."""
     return wait_until(lambda: not any(_is_running(pid) for pid in pids), within_s)
 
 

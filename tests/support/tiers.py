@@ -1,7 +1,7 @@
-"""Which tests are slow, by the CPU that they were last measured to use; `pytest --write-durations` measures.
+"""Marking tests as slow according to the CPU time that they last used; `pytest --write-durations` measures it.
 
-A test's CPU is its worker's own and that of every process below it: ranks, kernels, jails, browsers. What a fixture of
-wider scope costs counts for each test that uses it, whichever comes first and prepares it.
+A test's CPU time includes its worker and every process below it: ranks, kernels, jails, browsers. The cost of a fixture
+with a wider scope counts for each test that uses it, not only for the first, which prepares it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-FAST_CPU_S = 1.5  # a test that was measured to use more is slow
+FAST_CPU_S = 1.5  # a test that used more when it was measured is slow
 GROWN_CPU_S = 2 * FAST_CPU_S  # a fast one that uses more fails; on a busy machine the same work takes more CPU
-LEAST_S, LONGEST_NAME = 0.2, 200  # what takes less, or has a whole text for a name, is added up by file
+LEAST_S, LONGEST_NAME = 0.2, 200  # tests that take less or have longer names are summed by file
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def tree_cpu_s() -> float:
-    """CPU seconds so far of this process and all below it, ended ones that were waited for included."""
+    """CPU seconds used so far by this process and all below it, including ended ones that were waited for."""
     own = os.times()
     total_s = own.user + own.system + own.children_user + own.children_system
     return total_s + sum(map(_descendants_cpu_s, _children("self")))
@@ -48,7 +48,7 @@ def _children(pid: str) -> list[str]:
 
 
 class Measured:
-    """What tests and shared fixtures took when they were last measured, by name: seconds by the clock, and of CPU."""
+    """The last measurements of tests and shared fixtures, by name: seconds of wall-clock time and of CPU time."""
 
     def __init__(self, took: Mapping[str, list[float]]) -> None:
         self.took = dict(took)
@@ -56,7 +56,7 @@ class Measured:
 
     @classmethod
     def read(cls, path: Path) -> Measured:
-        """The measurements of a file."""
+        """Read measurements from a file."""
         return cls(json.loads(path.read_text()))
 
     def write(self, path: Path, root: Path) -> None:
@@ -65,19 +65,19 @@ class Measured:
         path.write_text("{\n" + ",\n".join(sorted(lines)) + "\n}\n")
 
     def knows(self, file: str) -> bool:
-        """True where tests of this file were measured."""
+        """Whether tests of this file were measured."""
         return file in self._files
 
     def wall_s(self, name: str) -> float:
-        """Seconds of a test without what it shares, or of a fixture; 0 where none were noted."""
+        """Wall-clock seconds of a test without shared fixtures, or of a fixture; 0 if not recorded."""
         return self.took.get(name, [0.0, 0.0])[0]
 
     def cpu_s(self, item: pytest.Item) -> float:
-        """CPU seconds of a test, with everything that must be prepared for it."""
+        """CPU seconds of a test, including its shared fixtures."""
         return sum(self.took.get(name, [0.0, 0.0])[1] for name in [name_of(item), *shared_fixtures(item)])
 
     def updated(self, took: Mapping[str, list[float]]) -> Measured:
-        """These measurements with those of the files that have just run replaced; quick tests are added up by file."""
+        """Replace the measurements of the files that have just run; quick tests are summed by file."""
         ran = {file_of(name) for name in took}
         totals = {name: seconds for name, seconds in self.took.items() if file_of(name) not in ran}
         for name, seconds in took.items():
@@ -108,14 +108,14 @@ def _name_of(fixture: Any) -> str:
 
 
 def mark_slow(items: list[pytest.Item], measured: Measured) -> None:
-    """Mark as slow every test that was measured to use more CPU than a fast one may."""
+    """Mark as slow every test whose last measured CPU time exceeds the limit of fast tests."""
     for item in items:
         if measured.cpu_s(item) > FAST_CPU_S:
             item.add_marker(pytest.mark.slow)
 
 
 class Meter:
-    """Pytest plugin: notes in each report what its test took, and fails a fast one that has grown slow if asked to."""
+    """Pytest plugin that records the time of each test in its report, and can fail fast tests that have become slow."""
 
     def __init__(self, fails_grown: bool) -> None:
         self._fails_grown = fails_grown
@@ -124,7 +124,7 @@ class Meter:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
-        """Measure a fixture that tests share apart from the test that happens to come first."""
+        """Measure a shared fixture separately from the first test that uses it."""
         if fixturedef.scope == "function":
             return (yield)
         start = _now()
@@ -135,13 +135,13 @@ class Meter:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
-        """Begin to measure a test."""
+        """Start measuring a test."""
         self._fixtures_s, self._start = {}, _now()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: Any) -> Iterator[Any]:
-        """Note what the test took, once it is over."""
+        """Record the time of the test in its last report."""
         report = yield
         if call.when != "teardown":
             return report
