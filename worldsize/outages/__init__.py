@@ -1,4 +1,4 @@
-"""Failures of a large job over months, and what a policy of saving and restarting makes of them, in virtual time."""
+"""Failures of a large job over months, and its goodput under a policy of checkpoints and restarts, in virtual time."""
 
 from worldsize.outages.causes import Cause, NodeFailure, draw, published
 from worldsize.outages.endurance import Endured, Policy, SavePlan, Status, TrainingJob, endure

@@ -1,4 +1,4 @@
-"""Why nodes fail and how often, as others have published it, and seeded failures drawn at such rates."""
+"""Published causes and rates of node failures, and seeded failures drawn at these rates."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _HOUR_S, _DAY_S = 3600, 86400
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause of failures: how many a node has in an hour, and for how many seconds the node is then away.
+    """One cause of failures: its rate per node and hour, and the seconds for which the node is then away.
 
-    `away_s` is 0 where the job may start again on the same node, or on another that stands ready.
+    `away_s` is 0 if the job may restart on the same node, or on one that is ready.
     """
 
     name: str
@@ -52,10 +52,10 @@ class NodeFailure:
 
 @cache
 def published(source: str = "Llama 3") -> tuple[Cause, ...]:
-    """The unexpected interruptions that a source counted, as rates of a node, the most frequent first.
+    """Return a source's unexpected interruptions as rates per node, most frequent first.
 
     Raises:
-        ValueError: there is no such source.
+    ValueError: the source is unknown.
     """
     with _CSV.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -73,7 +73,7 @@ def draw(causes: Sequence[Cause], num_nodes: int, span_s: float, seed: int = 0) 
     Each cause strikes each node at random, at a constant rate and independently of all others (a Poisson process).
 
     Raises:
-        ValueError: there is no node, or no span.
+        ValueError: `num_nodes` is below 1, or `span_s` is not positive.
     """
     if not isinstance(num_nodes, Integral) or num_nodes < 1:
         raise ValueError(f"num_nodes is {num_nodes!r}; there must be at least one node")

@@ -1,4 +1,4 @@
-"""A job that trains, saves, fails and starts again, in virtual time: how much of the time does it train?"""
+"""Simulation of a job that trains, checkpoints, fails and restarts, in virtual time, to find its goodput."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worldsize.event import LOST, WAIT, Event
 from worldsize.outages.causes import NodeFailure
 from worldsize.timeline import Timeline
 
-_MOST_SAVES = 10_000_000  # of a job: more would take minutes here
+_MOST_SAVES = 10_000_000  # per job: more would take minutes to simulate
 _TRAINING, _SAVING, _STARTING, _WAITING = "training", "saving", "starting", "waiting"
 _KINDS = {_TRAINING: "compute", _SAVING: "checkpoint", _STARTING: "restart", _WAITING: WAIT, LOST: LOST}
 
@@ -22,9 +22,9 @@ _KINDS = {_TRAINING: "compute", _SAVING: "checkpoint", _STARTING: "restart", _WA
 class TrainingJob:
     """What a job needs and what it costs to save and to start it; all times in seconds.
 
-    On fewer than its `num_nodes` nodes it trains in proportion. Training stands still for `stall_s` of a save; the save
-    is whole, and can be loaded, `write_s` after its begin: longer than `stall_s` where it is written in the background.
-    `start_s` is from a failure to training again: noticing it, starting the ranks, loading.
+    On fewer than `num_nodes` nodes it trains proportionally slower. A checkpoint stops training for `stall_s`, and can
+    be loaded `write_s` after its start, which is longer than `stall_s` for an asynchronous checkpoint. `start_s` is the
+    restart time: noticing the failure, starting the ranks, loading.
     """
 
     num_nodes: int
@@ -45,17 +45,17 @@ class TrainingJob:
 
     @property
     def durable_s(self) -> float:
-        """Seconds from the begin of a save until it can be loaded."""
+        """The seconds from the start of a checkpoint until it can be loaded."""
         return self.stall_s if self.write_s is None else self.write_s
 
 
 @dataclass(frozen=True)
 class Status:
-    """What a policy knows when it is asked: at the start, after a save, after a failure, and after waiting for a node.
+    """What a policy knows when it is asked: at the start, after a checkpoint, a failure, or a wait for a node.
 
-    `event` is "start", "saved", "failed" or "back"; a job that trains hears of a node that is back at its next save.
-    `num_nodes` are those in use, 0 at the start and after a failure; `num_healthy` are those that could be used, spares
-    among them. `trained_s` is the training that counts so far, in seconds of the whole job.
+    `event` is "start", "saved", "failed" or "back"; a job that trains hears of a returned node at its next checkpoint.
+    `num_nodes` counts nodes in use, 0 at the start and after a failure; `num_healthy` counts usable nodes, including
+    spares. `trained_s` is the training that counts so far, in seconds of the whole job.
     """
 
     event: str
@@ -70,8 +70,8 @@ class Status:
 class SavePlan:
     """What a policy wants: `save_after_s` seconds of training, then a save, on `num_nodes` nodes.
 
-    None is all that the job needs. With more nodes than are healthy the job waits; with another number than before it
-    starts again. An infinite time is never to save.
+    None means all the nodes that the job needs. With more nodes than are healthy the job waits; with a different number
+    than before it restarts. An infinite time means no checkpoint.
     """
 
     save_after_s: float
@@ -83,7 +83,7 @@ Policy: TypeAlias = Callable[[Status], SavePlan | float]
 
 @dataclass(frozen=True)
 class Endured:
-    """What a job made of its time.
+    """How a job spent its time.
 
     `seconds` has the time spent training, saving, starting and waiting, and the training that was lost. `goodput` is
     the training that counts, in seconds of the whole job, as a fraction of all time. Source: the effective training
@@ -100,16 +100,17 @@ class Endured:
 def endure(
     policy: Policy | float, job: TrainingJob, failures: Iterable[NodeFailure], span_s: float, least_s: float = 0.0
 ) -> Endured:
-    """What happens to `job` in `span_s` seconds of these failures when `policy` decides when it saves, and on what.
+    """Simulate `job` for `span_s` seconds of these failures; `policy` decides when to checkpoint and on how many nodes.
 
-    A number instead of a function is the seconds of training between two saves. A failure of a node in use ends what
-    the job does, also a save or a start; the training since the last whole save is lost. Nodes numbered `num_nodes` and
-    above are the spares; the job uses the healthy nodes of the lowest numbers. With `least_s`, a plan of fewer seconds
-    of training until the next save is refused; without it, saves may overtake each other.
+    A number instead of a function is the seconds of training between checkpoints. A failure of a node in use interrupts
+    the job, even during a checkpoint or a restart; the training since the last complete checkpoint is lost. Nodes
+    numbered `num_nodes` and above are the spares; the job uses the healthy nodes with the lowest numbers. With
+    `least_s`, a plan with fewer seconds of training until the next checkpoint is refused; without it, checkpoints may
+    overlap.
 
     Raises:
-        ValueError: a plan cannot be followed, its time is too short to be told from none, or a failure strikes a node
-            that the job does not have.
+        ValueError: a plan is impossible, its time is too short to simulate, or a failure names a node that the job does
+            not have.
     """
     if not 0 < span_s < math.inf:
         raise ValueError(f"span_s is {span_s}; it is a number of seconds above 0")
@@ -123,15 +124,16 @@ class _Course:
         self, policy: Policy | float, job: TrainingJob, failures: Iterable[NodeFailure], span_s: float, least_s: float
     ) -> None:
         self.policy, self.job, self.span_s, self.least_s = policy, job, span_s, least_s
-        self.failures = sorted(failures, key=lambda failure: failure.time_s, reverse=True)  # the next one last
+        self.failures = sorted(failures, key=lambda failure: failure.time_s, reverse=True)  # the next failure is last
         for failure in self.failures:
             if not 0 <= failure.node < job.num_nodes + job.num_spares:
                 raise ValueError(f"{failure} strikes a node that the job does not have")
         self.time_s = 0.0
-        self.trained_s = 0.0  # training that counts, if no failure comes before it is saved
-        self.saves: list[tuple[float, float]] = [(0.0, 0.0)]  # when each is whole, and the training in it
-        self.pieces: list[tuple[int, float]] = []  # of training: which event it is, and what counts after it
-        self.back_s: dict[int, float] = {}  # of the nodes that are away
+        self.trained_s = 0.0  # training that counts if no failure precedes its checkpoint
+        self.saves: list[tuple[float, float]] = [(0.0, 0.0)]  # when each is complete, and the training in it
+        # of training: index of the event, and the training that counts after it
+        self.pieces: list[tuple[int, float]] = []
+        self.back_s: dict[int, float] = {}  # node that is away -> when it is back
         self.in_use: set[int] = set()
         self.num_failures = self.num_saves = 0
         self.events: list[Event] = []
@@ -169,7 +171,7 @@ class _Course:
         return SavePlan(float(plan.save_after_s), int(plan.num_nodes) if plan.num_nodes is not None else None)
 
     def _follow(self, num_nodes: int, save_after_s: float) -> str:
-        """Do the next thing of a plan; return the event that ends it."""
+        """Carry out a plan until an event that ends it, and return the event."""
         if self._num_healthy() < num_nodes:
             self.in_use = set()
             self._pass(min(self.back_s.values()) - self.time_s, _WAITING)
@@ -180,7 +182,7 @@ class _Course:
         return "failed"
 
     def _begin(self, num_nodes: int) -> bool:
-        """Start if it runs on another number of nodes, once the last save is whole."""
+        """Restart if the number of nodes changes, once the last checkpoint is complete."""
         if len(self.in_use) == num_nodes:
             return True
         if self.in_use and not self._pass(self.saves[-1][0] - self.time_s, _SAVING):
@@ -205,7 +207,7 @@ class _Course:
         return goes_on
 
     def _lose(self) -> None:
-        """Fall back to the last save that is whole."""
+        """Fall back to the last complete checkpoint."""
         kept_s = max(trained_s for whole_s, trained_s in self.saves if whole_s <= self.time_s)
         while self.pieces and self.pieces[-1][1] > kept_s:
             index, _ = self.pieces.pop()
@@ -214,7 +216,7 @@ class _Course:
         self.trained_s = kept_s
 
     def _pass(self, duration_s: float, name: str) -> bool:
-        """Let time pass until the end, or the failure of a node in use; True if none came."""
+        """Advance the clock; return False if a node in use failed first."""
         begin_s, end_s = self.time_s, min(self.time_s + duration_s, self.span_s)
         goes_on = True
         while goes_on and self.failures and self.failures[-1].time_s < end_s:

@@ -1,4 +1,4 @@
-"""Every legal way to lay a model out on a cluster, priced by a cost function that the caller gives."""
+"""Every legal layout of a model on a cluster, priced with the caller's cost function."""
 
 from worldsize.planning.layout import Plan
 from worldsize.planning.plans import Plans, PricedPlan

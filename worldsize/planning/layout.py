@@ -1,4 +1,4 @@
-"""One way to train a model on a cluster: how many ranks along each axis, and what each does with its share."""
+"""One layout of a model on a cluster: the size of each mesh dimension, and how each rank trains its shard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from worldsize.models.shapes import Shape
 
 RECOMPUTES = ("none", "selective", "full")
 ZERO_STAGES = (0, 1, 2, 3)
-AXES = ("tp", "cp", "dp", "pp")  # of the mesh, innermost first, as in Megatron-LM (2024), core/parallel_state.py
+AXES = ("tp", "cp", "dp", "pp")  # mesh dimensions, innermost first, as in Megatron-LM (2024), core/parallel_state.py
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,13 +18,13 @@ class Plan:
     """A layout of a decoder on all GPUs of a cluster, for steps of `global_batch` sequences of `length` tokens.
 
     The ranks are a mesh of tp, cp, dp and pp, the innermost first. With tp, sequences are sharded too wherever tensors
-    are not (sequence parallelism). `micro_batch` are the sequences of one forward on one replica. A rank holds
-    `num_chunks` parts of the model in turn: more than one is an interleaved pipeline. Of a model with experts, `ep`
-    ranks among the dp * cp that have the same attention share the experts of each layer.
+    are not (sequence parallelism). `micro_batch`: sequences per forward pass and replica. `num_chunks`: virtual stages
+    per rank; more than one makes an interleaved pipeline. In a model with experts, `ep` ranks among the dp * cp with
+    the same attention weights share the experts of each layer.
 
-    `recompute`: "full" keeps the input of each layer; "selective" drops what no matrix product is needed for, that is
-    norms and activation functions, and of a "gpt" what Korthikanti et al. 2022 do, the scores. `zero_stage` is what the
-    dp * cp ranks that have the same weights share: 1 the optimizer's state, 2 gradients too, 3 weights too.
+    `recompute`: "full" keeps only the input of each layer; "selective" recomputes what needs no matmul (norms and
+    activation functions) and, for a "gpt", the attention scores as in Korthikanti et al. 2022. `zero_stage` is what is
+    sharded over the dp * cp ranks with the same weights: 1 the optimizer state, 2 gradients too, 3 weights too.
     """
 
     model: Shape = field(repr=False)
@@ -43,35 +43,35 @@ class Plan:
 
     @property
     def num_micro_batches(self) -> int:
-        """Micro-batches that each replica does in a step."""
+        """Micro-batches per replica in a step."""
         return self.global_batch // (self.dp * self.micro_batch)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of a step, on all ranks together."""
+        """Tokens in a step, over all ranks."""
         return self.global_batch * self.length
 
     @property
     def num_micro_batch_tokens(self) -> int:
-        """Tokens of a micro-batch on a rank: with cp, a part of each sequence."""
+        """Tokens of a micro-batch on one rank: with cp, a part of each sequence."""
         return self.micro_batch * self.length // self.cp
 
     @property
     def num_stage_layers(self) -> tuple[int, ...]:
-        """Layers that the ranks of each stage of the pipeline hold.
+        """Layers per pipeline stage.
 
-        Where the layers do not divide but would with two more, the embedding and the head take the place of a layer.
+        If the layers do not divide evenly but would with two more, the embedding and the LM head count as a layer each.
         """
         return stage_layers(self.model.num_layers, self.pp, self.num_chunks)
 
     @property
     def num_shards(self) -> int:
-        """The ranks that have the same weights and sum their gradients, over which ZeRO shards: dp * cp."""
+        """The number of ranks that have the same weights and sum their gradients, over which ZeRO shards: dp * cp."""
         return self.dp * self.cp
 
     @property
     def num_expert_shards(self) -> int:
-        """The ranks that have the same experts: dp * cp / ep."""
+        """The number of ranks that have the same experts: dp * cp / ep."""
         return self.num_shards // self.ep
 
     @property
@@ -80,12 +80,12 @@ class Plan:
         return _num_parameters(self.model, 1, False, False, self.tp) + self._num_layer_expert_parameters
 
     def num_parameters(self, stage: int) -> int:
-        """Parameters of a rank of this stage, before any sharding by ZeRO: matrices by tp, the others whole."""
+        """Parameters on a rank of this stage before ZeRO's sharding: matrices sharded by tp, others replicated."""
         others = _num_parameters(self.model, self.num_stage_layers[stage], stage == 0, stage == self.pp - 1, self.tp)
         return others + self.num_expert_parameters(stage)
 
     def num_expert_parameters(self, stage: int) -> int:
-        """Those of `num_parameters` that are experts', of which other ranks of ep have others; 0 without experts."""
+        """Expert parameters included in `num_parameters`, which differ between the ranks of ep; 0 without experts."""
         return self.num_stage_layers[stage] * self._num_layer_expert_parameters
 
     @property
@@ -94,17 +94,17 @@ class Plan:
 
     @cached_property
     def most_parameters(self) -> int:
-        """Parameters of a rank of the stage that has most of them."""
+        """Parameters on a rank of the stage that has the most."""
         return max(self.num_parameters(stage) for stage in {0, min(1, self.pp - 1), self.pp - 1})
 
     @property
     def tp_ranks(self) -> range:
-        """The ranks that share every layer with rank 0."""
+        """The ranks in rank 0's tp group."""
         return range(self.tp)
 
     @property
     def cp_ranks(self) -> range:
-        """The ranks that share sequences with rank 0."""
+        """The ranks in rank 0's cp group."""
         return range(0, self.tp * self.cp, self.tp)
 
     @property
@@ -114,17 +114,17 @@ class Plan:
 
     @property
     def ep_ranks(self) -> range:
-        """The ranks that share the experts with rank 0."""
+        """The ranks in rank 0's ep group."""
         return range(0, self.tp * self.ep, self.tp)
 
     @property
     def pp_ranks(self) -> range:
-        """The ranks of the pipeline that rank 0 is the first of."""
+        """The ranks of rank 0's pipeline."""
         return range(0, self.cluster.world_size, self.tp * self.num_shards)
 
     @property
     def mesh(self) -> dict[str, int]:
-        """The sizes of the axes, outermost first, as `draw.mesh` takes them."""
+        """The sizes of the mesh dimensions, outermost first, for `draw.mesh`."""
         return {axis: getattr(self, axis) for axis in reversed(AXES)}
 
     def __str__(self) -> str:
@@ -139,9 +139,9 @@ class Plan:
 
 @lru_cache(maxsize=4096)
 def stage_layers(num_layers: int, num_stages: int, num_chunks: int = 1) -> tuple[int, ...]:
-    """The layers of each stage; empty where they cannot be cut into equal chunks.
+    """Return the layers of each stage; empty if they cannot be split into equal chunks.
 
-    Source of the two places for embedding and head: Llama Team 2024, arXiv 2407.21783, section 3.3.2.
+    Source of counting embedding and head as layers: Llama Team 2024, arXiv 2407.21783, section 3.3.2.
     """
     num_parts = num_stages * num_chunks
     if num_layers % num_parts == 0:
@@ -153,7 +153,7 @@ def stage_layers(num_layers: int, num_stages: int, num_chunks: int = 1) -> tuple
 
 
 def _num_parameters(model: Shape, num_layers: int, is_first: bool, is_last: bool, tp: int) -> int:
-    """Parameters of a rank without experts."""
+    """Return the parameters on a rank, without experts."""
     matrices = num_layers * (model.num_layer_weights - _num_expert_weights(model))
     whole = num_layers * (model.num_layer_parameters - model.num_layer_weights)
     if is_first:
@@ -166,5 +166,5 @@ def _num_parameters(model: Shape, num_layers: int, is_first: bool, is_last: bool
 
 
 def _num_expert_weights(model: Shape) -> int:
-    """The weights of a layer's experts; an MLP without a router is none."""
+    """Return the weights of a layer's experts; an MLP without a router is not an expert."""
     return model.num_experts * model.num_mlp_weights if model.num_experts > 1 else 0

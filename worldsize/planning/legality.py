@@ -1,4 +1,4 @@
-"""Which layouts are legal, and the first reason why another is not."""
+"""Checks of whether a layout is legal, with the first reason if it is not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from worldsize.planning.layout import stage_layers
 
 
 def meshes(num_ranks: int) -> Iterator[tuple[int, int, int, int]]:
-    """Every (tp, cp, dp, pp) whose product is this number."""
+    """Yield every (tp, cp, dp, pp) whose product is this number."""
     for tp in divisors(num_ranks):
         for cp in divisors(num_ranks // tp):
             for dp in divisors(num_ranks // (tp * cp)):
@@ -25,7 +25,7 @@ def divisors(number: int) -> list[int]:
 def why_not(
     mesh: Sequence[int], model: Shape, cluster: Cluster, global_batch: int, length: int, is_tp_free: bool = False
 ) -> str:
-    """The first reason why a (tp, cp, dp, pp) is not legal; empty if it is. `is_tp_free`: tp may leave a node."""
+    """Return the first reason why a (tp, cp, dp, pp) is not legal, or "". `is_tp_free`: tp may span nodes."""
     tp, cp, dp, pp = mesh
     if not is_tp_free and cluster.gpus_per_node % tp:
         return f"tp does not divide the {cluster.gpus_per_node} GPUs of a node"
@@ -38,6 +38,6 @@ def why_not(
     if global_batch % dp:
         return f"dp does not divide a batch of {global_batch} sequences"
     if length % (2 * cp if cp > 1 else 1) or length // cp % tp:
-        # each rank takes a piece from the front and its mirror from the back, because later tokens attend to more
+        # each rank gets a chunk from the front and its mirror from the back, because later tokens attend to more
         return f"{length} tokens cannot be cut into 2 cp pieces, and a rank's share of them into tp"
     return ""

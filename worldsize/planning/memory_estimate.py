@@ -1,7 +1,7 @@
-"""An estimate of what a plan holds on the GPU that holds most: 16 bytes a parameter, and the activations in flight.
+"""An estimate of a plan's memory on the fullest GPU: 16 bytes per parameter, and the activations in flight.
 
 Left out: buffers of the communication library, fragmentation, and temporaries other than the logits. The catalogue's
-GPUs have some percent more memory than their data sheets' gigabytes, which is about as much.
+GPUs have a few percent more memory than their data sheets' gigabytes, which roughly compensates.
 
 Sources: Rajbhandari et al. 2020 (ZeRO), section 3; Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from worldsize.models.shapes import Shape
 from worldsize.planning.layout import Plan
 
-WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 2, 12  # a parameter's; 12: float32 weight and Adam's two moments
+WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 2, 12  # per parameter; 12: float32 weight and Adam's two moments
 _LOGIT_BYTES = 2 + 4  # in the model's precision, and in float32 for the loss
 
 
@@ -28,7 +28,7 @@ class MemoryEstimate:
 
     @property
     def states_bytes(self) -> float:
-        """All but activations."""
+        """All bytes except activations."""
         return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
 
     @property
@@ -55,9 +55,9 @@ def _of_stage(plan: Plan, stage: int, layer_bytes: float, at_work_bytes: float) 
 
     weights, gradients, optimizer = sharded(WEIGHT_BYTES, 3), sharded(GRADIENT_BYTES, 2), sharded(OPTIMIZER_BYTES, 1)
     if plan.zero_stage >= 3:
-        weights += 2 * WEIGHT_BYTES * plan.num_layer_parameters  # a layer gathered for now, and the next one
+        weights += 2 * WEIGHT_BYTES * plan.num_layer_parameters  # the gathered layer, and the prefetched next one
     if plan.zero_stage >= 2:
-        gradients += GRADIENT_BYTES * plan.num_layer_parameters  # of the layer whose gradients are being summed
+        gradients += GRADIENT_BYTES * plan.num_layer_parameters  # of the layer whose gradients are being reduced
     num_kept = plan.num_stage_layers[stage] * num_in_flight(plan, stage)
     activations = num_kept * layer_bytes + at_work_bytes
     if stage == plan.pp - 1:
@@ -66,7 +66,7 @@ def _of_stage(plan: Plan, stage: int, layer_bytes: float, at_work_bytes: float) 
 
 
 def num_in_flight(plan: Plan, stage: int) -> float:
-    """Micro-batches whose activations a stage keeps at once, in 1F1B or, with chunks, in its interleaved form.
+    """Return the micro-batches in flight on a stage, in 1F1B or, with several chunks, in interleaved 1F1B.
 
     Source: Narayanan et al. 2021, arXiv 2104.04473, section 2.2; warm-up as in Megatron-LM (2024), schedules.py.
     """
@@ -77,7 +77,7 @@ def num_in_flight(plan: Plan, stage: int) -> float:
 
 
 def _layer_bytes(plan: Plan) -> tuple[float, float]:
-    """The bytes that a layer keeps of a micro-batch, and those of the layer that is being recomputed."""
+    """Return the bytes that a layer keeps per micro-batch, and those of the layer that is being recomputed."""
     model, num_tokens = plan.model, plan.num_micro_batch_tokens
     whole = model.layer_activation_bytes(plan.micro_batch, plan.length) / (plan.cp * plan.tp)
     if plan.recompute == "none":
@@ -89,9 +89,9 @@ def _layer_bytes(plan: Plan) -> tuple[float, float]:
 
 
 def _selective_bytes(model: Shape, length: int) -> int:
-    """What selective recomputation does not keep of a token in a layer."""
+    """Return the bytes per token and layer that selective recomputation does not keep."""
     if model.family == "gpt":
-        return (2 + 1 + 2) * model.num_heads * length  # softmax's output, a dropout's mask, what it leaves
+        return (2 + 1 + 2) * model.num_heads * length  # softmax's output, the dropout's mask and its output
     norms = 2 * 2 * model.width
     activation = 2 * 2 * model.num_active_experts * model.hidden_width  # SiLU of the gate, and the product
     return norms + activation

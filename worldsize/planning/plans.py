@@ -1,4 +1,4 @@
-"""The plans that fit, the cheapest first, and how many others were dropped for what."""
+"""The plans that fit, cheapest first, and the number of others dropped for each reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PricedPlan(NamedTuple):
 
     @property
     def mfu_fraction(self) -> float:
-        """The share of the GPUs' 16-bit peak that the model's own operations take, recomputation not counted."""
+        """The MFU: the model's flops as a fraction of the GPUs' 16-bit peak, without recomputation."""
         plan = self.plan
         flops = plan.model.flops(plan.num_tokens, plan.length)
         peaks = plan.cluster.gpu.peak_flops_per_s
@@ -87,17 +87,17 @@ class Plans(Sequence[PricedPlan]):
         raise ValueError(f"no plan here has {named}; ws.plan(..., {call}) says whether such a plan is legal and fits")
 
     def place(self, **sizes: Any) -> int:
-        """The place, counted from 1, of the cheapest plan with these fields among the other layouts' cheapest plans.
+        """Return the rank, from 1, of the cheapest plan with these fields among the other layouts' cheapest plans.
 
         Raises:
             ValueError: no plan that fits has them.
         """
         mine = self.cheapest(**sizes)
-        others = (one for one in self.layouts if _layout(one.plan) != _layout(mine.plan))
-        return 1 + sum(one.step_s < mine.step_s for one in others)
+        others = (priced for priced in self.layouts if _layout(priced.plan) != _layout(mine.plan))
+        return 1 + sum(priced.step_s < mine.step_s for priced in others)
 
     def table(self, num_rows: int = _NUM_SHOWN, **marked: Any) -> Table:
-        """The best layouts, each by its cheapest plan; the cheapest plan with the fields in `marked` stands out."""
+        """Tabulate the best layouts' cheapest plans, highlighting the cheapest plan with the fields in `marked`."""
         from worldsize import draw
 
         shown = list(enumerate(self.layouts[:num_rows], start=1))
@@ -114,7 +114,7 @@ class Plans(Sequence[PricedPlan]):
 
     @property
     def note(self) -> str:
-        """How many plans there were, and how many were dropped for what."""
+        """Say how many plans there were, and how many were dropped for each reason."""
         num_plans, capacity = len(self) + sum(self.not_fitting.values()), self.best.cluster.gpu.memory_bytes
         lines = [
             f"{len(self):,} of {_count(num_plans, 'legal plan')} fit in {format_bytes(capacity)}, "

@@ -1,4 +1,4 @@
-"""Every legal plan, those that fit, and what they cost."""
+"""Enumeration of all legal plans, those that fit, and their costs."""
 
 from __future__ import annotations
 
@@ -40,17 +40,16 @@ def plan(
     recompute: str | Iterable[str] | None = None,
     zero_stage: Choice = None,
 ) -> Plans:
-    """Every legal plan for steps of `global_batch` sequences that fits, the cheapest first.
+    """Find every legal plan that fits for steps of `global_batch` sequences, cheapest first.
 
-    `cost` is your own function: the seconds of a step under a `Plan`, or a mapping of named parts whose sum they are,
-    such as `{"compute_s": 3.1, "bubble_s": 0.4}`. `length` is the tokens of a sequence, by default the model's context.
-    `memory` is your own function of the bytes that a plan holds on the GPU that holds most; without it, an estimate.
-
-    The others restrict what is tried to a value or to several: `tp=8, recompute=("none", "full")`. By default tp stays
-    within a node; a tp that you name may leave it.
+    `cost` is your own function from a `Plan` to the seconds of a step, or to a mapping of named parts that add up to
+    them, such as `{"compute_s": 3.1, "bubble_s": 0.4}`. `length` is the tokens in a sequence, by default the model's
+    context. `memory` is your own function from a `Plan` to the bytes on its fullest GPU; the default is an estimate.
+    The other arguments restrict the search to one or several values: `tp=8, recompute=("none", "full")`. By default tp
+    stays within a node; a tp that you name may span nodes.
 
     Raises:
-        ValueError: a name or number that is not known, no plan that is legal and fits, or a cost that is not a number.
+        ValueError: a name or number is invalid, no plan is legal and fits, or a cost is not a number.
     """
     wanted = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
     wanted |= {"num_chunks": num_chunks, "recompute": recompute, "zero_stage": zero_stage}
@@ -77,7 +76,7 @@ class Restrictions:
         """The restrictions among these, each a value, several, or None.
 
         Raises:
-            ValueError: a field may have no value, or one that it cannot have.
+        ValueError: a field is left without values, or with an impossible one.
         """
         known = {"recompute": RECOMPUTES, "zero_stage": ZERO_STAGES}
         allowed: dict[str, frozenset[Any]] = {}
@@ -113,7 +112,7 @@ def _or(values: Iterable[Any]) -> str:
 
 
 class Search:
-    """The plans of a model on a cluster, and why layouts and plans are dropped."""
+    """The search for a model's plans on a cluster, which counts why layouts and plans are dropped."""
 
     def __init__(
         self,
@@ -131,10 +130,10 @@ class Search:
         self.least_bytes = math.inf
 
     def priced(self, cost: Cost) -> Plans:
-        """The plans that fit with their prices.
+        """Price the plans that fit.
 
         Raises:
-            ValueError: there is none, or a cost is not a number.
+        ValueError: no plan fits, or a cost is not a number.
         """
         found = [PricedPlan(one, *price(cost, one), held_bytes) for one, held_bytes in self.fitting()]
         if not found:
@@ -143,7 +142,7 @@ class Search:
         return Plans(found, dict(self.not_legal), dict(self.not_fitting))
 
     def fitting(self) -> Iterator[tuple[Plan, float]]:
-        """The legal plans that fit, each with the bytes that it holds."""
+        """Yield the legal plans that fit, each with the bytes that it holds."""
         capacity_bytes = self.cluster.gpu.memory_bytes
         for one in self.legal():
             if self.memory is None:
@@ -158,7 +157,7 @@ class Search:
                 yield one, held_bytes
 
     def legal(self) -> Iterator[Plan]:
-        """Every legal plan."""
+        """Yield every legal plan."""
         choices, is_tp_free = self.choices, "tp" in self.choices.allowed
         recomputes = choices.among("recompute", RECOMPUTES)
         for mesh in meshes(self.cluster.world_size):
@@ -187,7 +186,7 @@ class Search:
                 )
 
     def _shares(self, dp: int, pp: int) -> Iterator[tuple[int, int]]:
-        """Every (micro_batch, num_chunks); an interleaved pipeline takes whole rounds of pp micro-batches."""
+        """Yield every (micro_batch, num_chunks); an interleaved pipeline needs a multiple of pp micro-batches."""
         per_replica = self.global_batch // dp
         most_chunks = -(-(self.model.num_layers + 2) // pp) if pp > 1 else 1
         chunks = [number for number in range(1, most_chunks + 1) if stage_layers(self.model.num_layers, pp, number)]
@@ -197,7 +196,7 @@ class Search:
                     yield micro_batch, num_chunks
 
     def _nothing(self) -> str:
-        """Why there is no plan, and what to try."""
+        """Explain why there is no plan, and what to try."""
         what = f"no plan for {self.model.name} on {self.cluster.name}"
         tried = f" with {self.choices}" if self.choices.allowed else ""
         if self.not_fitting:
@@ -219,7 +218,7 @@ class Search:
 
 
 def price(cost: Cost, one: Plan) -> tuple[float, Mapping[str, float]]:
-    """The seconds of a step, and their parts where the cost function names them."""
+    """Return the seconds of a step, and their parts if the cost function names them."""
     try:
         found = cost(one)
     except Exception as error:
