@@ -12,7 +12,7 @@ __all__ = ["SHAPES", "Shape", "Transformer", "shape", "small_resnet", "vision_ne
 
 
 def __getattr__(name: str) -> Any:
-    # sizes are data: those who ask for them alone do not wait a second for torch
+    # sizes are data: a caller who needs only them need not wait a second for torch
     if name == "Transformer":
         from worldsize.models.transformer import Transformer
 

@@ -1,4 +1,4 @@
-"""The sizes of decoders as data, and what follows from them: parameters, floating-point operations, activations."""
+"""The sizes of decoders as data, and quantities derived from them: parameters, flops, activations."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The sizes of a decoder; every layer has the same.
+    """The sizes of a decoder whose layers are identical.
 
     `family` is the kind of layer. "llama": RMSNorm, rotary positions, SwiGLU, no biases, no dropout. "gpt": LayerNorm,
-    learned positions, GELU, biases, three dropouts. With `num_experts`, of the family "llama" only, a layer has so many
-    MLPs of `hidden_width` behind a router, and each token goes through `num_active_experts` of them.
+    learned positions, GELU, biases, three dropouts. With `num_experts`, for the family "llama" only, a layer has this
+    many MLPs of `hidden_width` behind a router, and each token goes through `num_active_experts` of them.
     """
 
     name: str
@@ -61,13 +61,14 @@ class Shape:
 
     @property
     def kv_width(self) -> int:
-        """Numbers in the keys of one token; as many in its values."""
+        """Elements in the keys of one token, and in its values."""
         return self.num_kv_heads * self.head_dim
 
     @property
     def num_mlp_weights(self) -> int:
-        """Parameters of the matrices of one MLP, that is of one expert."""
-        return (3 if self.family == "llama" else 2) * self.width * self.hidden_width  # a gate beside up and down
+        """Parameters of the matrices of one MLP, or of one expert."""
+        # a gate in addition to up and down
+        return (3 if self.family == "llama" else 2) * self.width * self.hidden_width
 
     @property
     def num_layer_weights(self) -> int:
@@ -76,7 +77,7 @@ class Shape:
 
     @property
     def num_active_layer_weights(self) -> int:
-        """Those that are multiplied and added once for a token: of the experts only its own."""
+        """Parameters of a layer's matrices that are used for a token: only its active experts count."""
         return self._num_attention_and_router_weights + self.num_active_experts * self.num_mlp_weights
 
     @property
@@ -93,13 +94,13 @@ class Shape:
 
     @property
     def num_embedding_parameters(self) -> int:
-        """Parameters before the first layer: of tokens and, where they are learned, of positions."""
+        """Parameters before the first layer: the embeddings of tokens and, if learned, of positions."""
         num_positions = self.context_length if self.family == "gpt" else 0
         return (self.vocab_size + num_positions) * self.width
 
     @property
     def num_head_parameters(self) -> int:
-        """Parameters after the last layer: the norm and, unless it is the embedding's, the head."""
+        """Parameters after the last layer: the norm and, unless it is tied to the embedding, the LM head."""
         norm = self.width if self.family == "llama" else 2 * self.width
         return norm + (0 if self.is_tied else self.vocab_size * self.width)
 
@@ -108,11 +109,10 @@ class Shape:
         return self.num_embedding_parameters + self.num_layers * self.num_layer_parameters + self.num_head_parameters
 
     def layer_flops(self, length: int) -> int:
-        """Forward operations of one layer for one token of a sequence of `length` tokens.
+        """Return the forward flops of one layer for one token of a sequence of `length` tokens.
 
-        Counted as is usual: the matrix products, two operations for each weight; and attention with all `length`
-        scores of a token, although a causal mask discards half of them. Left out: norms, rotation, activation
-        functions, softmax and sums.
+        Counted as usual: the matmuls, two flops per weight; and attention with all `length` scores of a token, although
+        a causal mask discards half of them. Left out: norms, RoPE, activation functions, softmax and sums.
 
         Source: Narayanan et al. 2021, arXiv 2104.04473, appendix; Chowdhery et al. 2022 (PaLM), appendix B.
         """
@@ -120,21 +120,21 @@ class Shape:
 
     @property
     def head_flops(self) -> int:
-        """Forward operations of the head for one token."""
+        """Forward flops of the LM head for one token."""
         return 2 * self.vocab_size * self.width
 
     def flops(self, num_tokens: int, length: int) -> int:
-        """Operations of forward and backward for `num_tokens` tokens in sequences of `length`, counted as by layer.
+        """Return the flops of forward and backward for `num_tokens` in sequences of `length`, as in `layer_flops`.
 
-        Backward takes twice a forward: the gradient of each product's two factors. Nothing is computed again.
+        Backward takes twice a forward: the gradients of both factors of each matmul. Recomputation is not counted.
         """
         return 3 * num_tokens * (self.num_layers * self.layer_flops(length) + self.head_flops)
 
     def layer_activation_bytes(self, num_sequences: int, length: int) -> int:
-        """Bytes that one layer keeps for backward in 16-bit training, without recomputation.
+        """Return the bytes that one layer keeps for backward in 16-bit training, without recomputation.
 
-        "gpt" writes its attention scores to memory; "llama" has a fused attention, which does not. Tokens are copied to
-        their experts, and what these give is kept for the router's gradient.
+        "gpt" writes its attention scores to memory; "llama" has fused attention, which does not. Tokens are copied to
+        their experts, whose outputs are kept for the router's gradient.
 
         Source: Korthikanti et al. 2022, arXiv 2205.05198, equation 1, for "gpt"; counted on `Transformer` for "llama".
         """
@@ -168,10 +168,10 @@ class Shape:
 
 
 def shape(name: str) -> Shape:
-    """The catalogue's shape of this name.
+    """Return the catalogue's shape of this name.
 
     Raises:
-        ValueError: there is no such shape; the message names the nearest one and all others.
+        ValueError: the shape is unknown; the message suggests the most similar name and lists all.
     """
     if name not in SHAPES:
         nearest = difflib.get_close_matches(name, SHAPES, n=1, cutoff=0.0)[0]

@@ -1,7 +1,7 @@
-"""A decoder of Llama's shape: RMSNorm, rotary positions, grouped key/value heads, SwiGLU.
+"""A decoder with Llama's architecture: RMSNorm, RoPE, GQA, SwiGLU.
 
-Shapes: B sequences, T tokens, W width, H heads, K key/value heads, D numbers a head, F hidden width, V vocabulary. On a
-rank that holds a shard of the projections, H, K and F are its share; so they are read from the tensors.
+Shapes: B sequences, T tokens, W width, H heads, K key/value heads, D elements per head, F hidden width, V vocabulary.
+On a rank with a shard of the projections, H, K and F are the shard's, so they are read from the tensors.
 
 Source: Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models", arXiv 2302.13971; Llama Team 2024,
 arXiv 2407.21783.
@@ -20,10 +20,10 @@ from worldsize.models.shapes import Shape
 
 
 class Transformer(nn.Module):
-    """A decoder from tokens (B, T) to logits (B, T, V), or the stage of a pipeline that holds some of its `layers`.
+    """A decoder from tokens (B, T) to logits (B, T, V), or a pipeline stage with some of its `layers`.
 
-    The stage with layer 0 has the embedding, that with the last layer the head; between stages go (B, T, W). The same
-    seed gives the same weights in every process and in every stage; the caller's random state stays as it was.
+    The stage with layer 0 has the embedding, and that with the last layer the LM head; stages exchange (B, T, W). The
+    same seed gives the same weights in every process and in every stage; the caller's random state is not changed.
     """
 
     def __init__(self, shape: Shape, *, layers: range | None = None, seed: int = 0) -> None:
@@ -39,7 +39,7 @@ class Transformer(nn.Module):
                 self.head.weight = self.embedding.weight
             self.init_weights(seed)
 
-    def forward(self, x: Tensor) -> Tensor:  # (B, T), or (B, T, W) from the stage before
+    def forward(self, x: Tensor) -> Tensor:  # (B, T), or (B, T, W) from the previous stage
         if self.embedding is not None:
             x = self.embedding(x)  # (B, T, W)
         for block in self.layers.values():
@@ -50,18 +50,18 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> None:
-        """Draw every matrix from a seed of its own, made of `seed` and its name, which all stages share."""
+        """Draw every matrix from its own seed, made from `seed` and its name, which all stages share."""
         with torch.random.fork_rng(devices=[]):
             for name, weight in self.named_parameters():
                 torch.manual_seed(zlib.crc32(f"{seed} {name}".encode()))
                 if weight.dim() > 1:
-                    nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)  # products keep the size of what goes in
+                    nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)  # matmuls preserve the scale of their input
                 else:
                     nn.init.ones_(weight)
 
 
 class Block(nn.Module):
-    """One layer: attention, then the MLP, each behind a norm and beside a way round."""
+    """One layer: attention, then the MLP, each with a norm before it and a residual connection."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """SwiGLU: a gate on each of the F hidden numbers."""
+    """SwiGLU: a gate on each of the F hidden elements."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -112,13 +112,13 @@ class Mlp(nn.Module):
 
 
 def rotary_angles(length: int, head_dim: int, base: float, device: torch.device) -> Tensor:
-    """The angle of each position and pair: the first pair turns by a radian a token, the last by nearly 1 / `base`."""
+    """Return the angle of each position and pair: from one radian per token for the first pair to nearly 1 / `base`."""
     frequencies = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)  # (D / 2)
     return torch.outer(torch.arange(length, device=device), frequencies).unsqueeze(1)  # (T, 1, D / 2)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # (B, T, H, D)
-    """`x` with the numbers i and i + D / 2 of each head turned by their angle; so q . k depends on distance alone."""
+    """Rotate elements i and i + D / 2 of each head by their angle, so that q . k depends only on distance."""
     a, b = x.chunk(2, dim=-1)  # (B, T, H, D / 2), in float32 once it is multiplied
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).type_as(x)
 
@@ -135,14 +135,14 @@ class RMSNorm(nn.Module):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """RMSNorm that keeps what the fused kernel of GPUs does: `x` and a number a token.
+    """RMSNorm that keeps for backward what the GPU's fused kernel does: `x` and one number per token.
 
     On a CPU, `nn.RMSNorm` is several operators, which keep four times as much in bfloat16.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # a sum of squares in 16 bits would be too coarse
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # a sum of squares in 16 bits would be too imprecise
         scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()  # (B, T, 1)
         ctx.save_for_backward(x, weight, scale)
         return (wide * scale * weight).type_as(x)
@@ -157,10 +157,10 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def _ends(shape: Shape, layers: range) -> tuple[bool, bool]:
-    """Whether these layers are the first and the last stage.
+    """Return whether these layers include the first and the last.
 
     Raises:
-        ValueError: a decoder of this shape cannot be made, or cannot be cut so.
+        ValueError: a decoder of this shape cannot be built, or cannot be split this way.
     """
     if shape.family != "llama":
         raise ValueError(f"Transformer has Llama's layers, and {shape.name} is of the family {shape.family!r}")

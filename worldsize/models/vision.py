@@ -7,9 +7,9 @@ from torch import nn
 
 
 def vision_net(width: int = 16, num_classes: int = 10, seed: int = 0) -> nn.Sequential:
-    """A convolutional network from (B, 1, 8, 8) images to (B, num_classes) logits.
+    """Build a convolutional network from (B, 1, 8, 8) images to (B, num_classes) logits.
 
-    The same seed gives the same weights in every process; the caller's random state stays as it was.
+    The same seed gives the same weights in every process; the caller's random state is not changed.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -25,10 +25,10 @@ def vision_net(width: int = 16, num_classes: int = 10, seed: int = 0) -> nn.Sequ
 
 
 def small_resnet(width: int = 16, num_classes: int = 10, seed: int = 0, channels: int = 1) -> nn.Sequential:
-    """A residual network from (B, channels, H, H) images, H a multiple of 4, to (B, num_classes) logits.
+    """Build a residual network from (B, channels, H, H) images, H a multiple of 4, to (B, num_classes) logits.
 
-    It normalises each sample by itself (GroupNorm), so that a batch split over ranks gives the gradients of the whole
-    batch. The same seed gives the same weights; the caller's random state stays as it was.
+    It normalises each sample separately (GroupNorm), so that a batch split over ranks gives the gradients of the whole
+    batch. The same seed gives the same weights; the caller's random state is not changed.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -46,7 +46,8 @@ def small_resnet(width: int = 16, num_classes: int = 10, seed: int = 0, channels
 class _Residual(nn.Module):
     """Two convolutions and a shortcut around them (He et al. 2016, "Identity Mappings in Deep Residual Networks").
 
-    Smooth everywhere: at ReLU's kink, the rounding of a sum in another order grows a thousandfold in 20 steps.
+    Smooth everywhere: at ReLU's kink, rounding differences from a different order of summation grow a thousandfold in
+    20 steps.
     """
 
     def __init__(self, channels: int, out_channels: int, stride: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Events on ranks and streams, in seconds, and what follows from them: busy shares, waits, the critical path."""
+"""Events on ranks and streams, in seconds, and their analysis: busy shares, waits, the critical path."""
 
 from worldsize.event import Event
 from worldsize.timeline.timeline import Timeline

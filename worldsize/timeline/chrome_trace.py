@@ -1,4 +1,4 @@
-"""Events in the Trace Event Format, which ui.perfetto.dev and chrome://tracing open.
+"""Conversion of events to the Trace Event Format, which ui.perfetto.dev and chrome://tracing open.
 
 Sources: the Chromium project's Trace Event Format,
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU, and Perfetto's reader of it,
@@ -20,11 +20,11 @@ _Place = dict[int, tuple[int, int]]  # id of an event -> process and thread
 
 
 def chrome_trace(events: Iterable[Event]) -> str:
-    """The events as JSON: one process per rank, one thread per stream, an arrow from each send to its receive.
+    """Convert events to JSON: one process per rank, one thread per stream, an arrow from each send to its receive.
 
-    Events of a thread may nest but not overlap, so a stream with several things under way at once continues in further
-    threads, "communication 2" and so on. Operations with peers do not nest, because an arrow is bound to the innermost
-    event. Every thread and process has a number of its own: readers take them for the operating system's.
+    Events of a thread may nest but not overlap, so a stream with overlapping events continues in further threads,
+    "communication 2" and so on. Operations with peers do not nest, because an arrow is bound to the innermost event.
+    Every thread and process has a distinct number: readers take them for the operating system's.
     """
     events = sorted(events, key=lambda e: (e.rank, e.stream, e.start_s, -e.end_s, e))
     lanes = list(_lanes(events))
@@ -39,7 +39,7 @@ def chrome_trace(events: Iterable[Event]) -> str:
 
 
 def _lanes(events: Sequence[Event]) -> Iterator[int]:
-    """For each event, in order of rank, stream and start, the lane of its stream in which it nests."""
+    """Yield for each event, in order of rank, stream and start, the lane of its stream in which it nests."""
     stream: tuple[int, str] | None = None
     lane, lanes, free = 0, [_TraceThread()], []
     for event in events:
@@ -97,7 +97,7 @@ def _slice(event: Event, places: _Place) -> dict[str, Any]:
 
 
 def _arrows(events: Sequence[Event], places: _Place) -> Iterator[dict[str, Any]]:
-    """An arrow from each send to its receive. They follow the events, because an arrow binds to what is open by then.
+    """Yield an arrow from each send to its receive. They follow the events, because an arrow binds to an open event.
 
     Perfetto itself reverses an arrow whose receive was posted before its send.
     """
@@ -122,6 +122,6 @@ def _span_ns(event: Event) -> tuple[int, int]:
 
 
 def _microseconds(time_ns: int) -> float:
-    """Microseconds that come back as the same nanoseconds when a reader truncates `1000 * value`, as Perfetto does."""
+    """Convert to microseconds such that truncating `1000 * value`, as Perfetto does, gives the same nanoseconds."""
     value = time_ns / 1000
     return value if int(value * 1000) == time_ns else math.nextafter(value, math.inf)

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 
 from worldsize.event import COMMUNICATION, LOST, WAIT, Event, channel, operations
 
-_RELATIVE_TOLERANCE = 1e-9  # of the run's length: times this close count as equal
+_RELATIVE_TOLERANCE = 1e-9  # relative to the run's length: times this close count as equal
 
 
 def critical_path(events: Iterable[Event]) -> list[Event]:
-    """A chain of events, earliest first, each of which let the next one start; it ends with the event that ends last.
+    """Find a chain of events, earliest first, each of which let the next start, up to the event that ends last.
 
-    Work starts after what its rank did before. A wait is replaced by the communication that it waited for.
-    Communication starts when its last member arrives, or when the one before it on the same channel is done. The path
-    has no gaps where everything is recorded, as in emulated runs.
+    Work starts after its rank's previous event. A wait is replaced with the communication that it waited for.
+    Communication starts when its last member arrives, or when the previous one on the same channel is done. The path
+    has no gaps if everything is recorded, as in emulated runs.
     """
     lived = [event for event in events if event.kind != LOST]
     walk = _Walk(sorted(lived, key=lambda e: (e.end_s, e.is_work, -e.rank, e)))
@@ -28,7 +28,7 @@ def critical_path(events: Iterable[Event]) -> list[Event]:
 
 
 class _Walk:
-    """A walk back in time in one pass: events that it has passed are removed from the stacks."""
+    """A walk back in time in one pass, which removes the events that it has passed from the stacks."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         """Prepare the walk; the events come in order of their ends."""
@@ -37,8 +37,8 @@ class _Walk:
         self._parts = {id(part): parts for parts in operations(events) for part in parts}
         self._passed: set[int] = set()
         self._channels: dict[tuple[int, object], list[Event]] = defaultdict(list)  # rank and channel -> communication
-        self._waited: dict[object, list[Event]] = defaultdict(list)  # the same, by what a wait records of it
-        self._activity: dict[int, list[Event]] = defaultdict(list)  # rank -> what it did itself, or waited for
+        self._waited: dict[object, list[Event]] = defaultdict(list)  # the same, keyed by what a wait records of it
+        self._activity: dict[int, list[Event]] = defaultdict(list)  # rank -> its own work and waits
         self._wait_ends_s: dict[int, list[float]] = defaultdict(list)
         starts_s: dict[int, list[float]] = defaultdict(list)
         for event in events:
@@ -54,17 +54,17 @@ class _Walk:
             if id(event) in self._parts or (event.is_work and event.end_s <= event.start_s):
                 continue
             if event.kind == COMMUNICATION and _is_any_within(starts_s[event.rank], event):
-                continue  # a span around communication that is itself recorded
+                continue  # a span around communication that is recorded separately
             self._activity[event.rank].append(event)
 
     def last(self) -> Event | None:
-        """The event that ends last; None if there are no events."""
+        """Return the event that ends last; None if there are no events."""
         ends = [self._life(rank) for rank in sorted(self._activity)]
         ends += [self._top(self._channels[place]) for place in sorted(self._channels, key=lambda place: place[0])]
         return self._pass(self._latest(ends))
 
     def before(self, event: Event) -> Event | None:
-        """What let this event start, or go on after its last wait; None if nothing did."""
+        """Return the event that let this one start, or go on after its last wait; None if there is none."""
         if id(event) not in self._parts:
             self._back_to(max(event.start_s, self._last_wait_within_s(event)))
             return self._pass(self._life(event.rank))
@@ -78,7 +78,7 @@ class _Walk:
         self._now_s = min(self._now_s, time_s)
 
     def _life(self, rank: int) -> Event | None:
-        """What kept this rank busy until now: its own work, or the communication that it waited for."""
+        """Return what kept this rank busy until now: its own work, or the communication that it waited for."""
         stack = self._activity[rank]
         while stack:
             event = self._behind(stack[-1])
@@ -93,7 +93,7 @@ class _Walk:
         return stack[-1] if stack else None
 
     def _behind(self, event: Event) -> Event:
-        """The communication that a wait waited for; any other event itself."""
+        """Return the communication that a wait waited for; any other event unchanged."""
         known = self._waited.get(_identity(event)) if event.kind == WAIT else None
         place = bisect_right(known, event.end_s + self._almost_s, key=lambda e: e.end_s) if known else 0
         if known and place and known[place - 1].end_s >= event.start_s - self._almost_s:
@@ -101,13 +101,13 @@ class _Walk:
         return event
 
     def _last_wait_within_s(self, event: Event) -> float:
-        """The end of the last wait inside a piece of work, such as a span around a whole step."""
+        """Return the end of the last wait inside an event of work, such as a span around a whole step."""
         ends_s = self._wait_ends_s[event.rank] if event.is_work else []
         place = bisect_right(ends_s, event.end_s + self._almost_s)
         return ends_s[place - 1] if place else event.start_s
 
     def _latest(self, candidates: Sequence[Event | None]) -> Event | None:
-        """The candidate that ends last; the first of those that tie."""
+        """Return the candidate that ends last, the first of any that tie."""
         best = None
         for one in candidates:
             if one and (best is None or one.end_s > best.end_s + self._almost_s):
@@ -115,7 +115,7 @@ class _Walk:
         return best
 
     def _pass(self, event: Event | None) -> Event | None:
-        """The event, now marked as passed; for communication, the event of the rank that arrived last."""
+        """Mark an event as passed and return it; for communication, return the event of the rank that arrived last."""
         if event is None:
             return None
         parts = self._parts.get(id(event), [event])

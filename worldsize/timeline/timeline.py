@@ -16,10 +16,10 @@ from worldsize.timeline.critical_path import critical_path
 class Timeline:
     """The events of one run, in order of rank, stream and time.
 
-    A rank **works** while an event of any kind but communication and wait is under way and it does not wait, as it may
-    inside a span. Time in which several events overlap counts once, everywhere.
+    A rank **works** while an event other than communication or a wait is in progress and it does not wait, as it may
+    inside a span. Time in which several events overlap always counts once.
 
-    Of a run on paper, `stands_for` is how many ranks of the job a recorded one stands for, itself among them.
+    For a run on paper, `stands_for` is how many ranks of the job a recorded rank represents, including itself.
     """
 
     events: list[Event] = field(default_factory=list[Event])
@@ -36,38 +36,38 @@ class Timeline:
         return max((event.end_s for event in self.events), default=0.0)
 
     def name_of(self, rank: int) -> str:
-        """The rank in words, with the number of those that it stands for."""
+        """Name the rank, with the number of ranks that it represents."""
         num_alike = self.stands_for.get(rank, 1)
         return f"rank {rank}, for {num_alike:,}" if num_alike > 1 else f"rank {rank}"
 
     def of(self, rank: int) -> list[Event]:
-        """The events of one rank, in order of time."""
+        """Return the events of one rank, in order of time."""
         return sorted((event for event in self.events if event.rank == rank), key=lambda e: (e.start_s, e.end_s))
 
     def time_s(self, rank: int, kind: str) -> float:
-        """Seconds during which `rank` had an event of this kind under way."""
+        """Return the seconds during which `rank` had an event of this kind in progress."""
         return length_s(under_way(event for event in self.events if event.rank == rank and event.kind == kind))
 
     def share(self, kind: str) -> float:
-        """Fraction of all ranks' recorded time in which an event of this kind is under way; 0 without events."""
+        """Return the fraction of all ranks' recorded time with an event of this kind in progress; 0 without events."""
         of_ranks = self._by_rank().values()
         total_s = sum(length_s(under_way(events)) for events in of_ranks)
         kind_s = sum(length_s(under_way(e for e in events if e.kind == kind)) for events in of_ranks)
         return kind_s / total_s if total_s else 0.0
 
     def bytes_sent(self, rank: int) -> float:
-        """Bytes that `rank` put on the wire.
+        """Return the bytes that `rank` sent.
 
-        In an emulated run these are all bytes; a broadcast or a reduction to one rank, which send less on some ranks,
-        counts as what the busiest rank sends. In a real run they are those of its sends alone: what a collective sends
-        is decided inside the backend, which does not report it.
+        In an emulated run these are all bytes; a broadcast or a reduction to one rank, in which some ranks send less,
+        counts as what the busiest rank sends. In a real run only point-to-point sends count: the backend does not
+        report what a collective sends.
         """
         return sum(e.sent_bytes for e in self.events if e.rank == rank and e.kind == COMMUNICATION)
 
     def bytes_sent_by_axis(self, rank: int) -> dict[str, float]:
-        """Bytes that `rank` put on the wire along each axis of a mesh, by the axis's name; "" is all other groups.
+        """Return the bytes that `rank` sent along each mesh dimension, by its name; "" is all other groups.
 
-        They are counted as in `bytes_sent`. torch gives an axis as long as the world no group of its own.
+        They are counted as in `bytes_sent`. torch makes no separate group for a mesh dimension as large as the world.
         """
         sent: dict[str, float] = {}
         for event in self.events:
@@ -76,7 +76,7 @@ class Timeline:
         return sent
 
     def exposed_communication_s(self, rank: int | None = None) -> float:
-        """Seconds in which `rank` communicates and does not work; without `rank`, the mean over the ranks.
+        """Return the seconds in which `rank` communicates and does not work; without `rank`, the mean over the ranks.
 
         Source: the term as in Rajbhandari et al., ZeRO-Infinity, SC 2021: communication not overlapped with compute.
         """
@@ -84,7 +84,7 @@ class Timeline:
         return sum(exposed_s for _, exposed_s in times_s) / len(times_s) if times_s else 0.0
 
     def overlap_fraction(self, rank: int | None = None) -> float:
-        """Fraction of communication time, of `rank` or of all, in which the rank works; 0 without communication.
+        """Return the fraction of communication time, of `rank` or of all, in which the rank works; 0 without any.
 
         An asynchronous call of a real run counts until its `wait` returns, though it may have finished earlier.
         """
@@ -93,10 +93,10 @@ class Timeline:
         return max(0.0, 1 - exposed_s / total_s) if total_s else 0.0
 
     def bubble_fraction(self, rank: int | None = None) -> float:
-        """Fraction of the run without work, for `rank` or all of `range(num_ranks)`; 0 for an empty run.
+        """Return the fraction of the run without work, for `rank` or all of `range(num_ranks)`; 0 for an empty run.
 
         The run lasts from the start of its first event to the end of its last. For a pipeline of p equal stages and m
-        pieces with free communication this is (p - 1) / (m + p - 1). Source: Huang et al., GPipe, NeurIPS 2019.
+        micro-batches with free communication this is (p - 1) / (m + p - 1). Source: Huang et al., GPipe, NeurIPS 2019.
         """
         of_ranks = self._of_ranks(rank)
         total_s = len(of_ranks) * (self.end_s - min((event.start_s for event in self.events), default=0.0))
@@ -104,32 +104,32 @@ class Timeline:
         return max(0.0, 1 - work_s / total_s) if total_s else 0.0
 
     def critical_path(self) -> list[Event]:
-        """The chain of events that decides the end, earliest first: each ended when the next could start.
+        """Return the chain of events that decides the run's end, earliest first: each ended when the next could start.
 
-        The last is the one that ends last. An event of work is preceded by what its rank did before; communication is
-        preceded by what the last member to arrive did, or by the previous communication on the same channel. Instead
-        of a wait, the path contains the event that was waited for, if known. In an emulated run there is no gap; in a
-        real one a gap is time that was not recorded, and neighbours may overlap, as ranks see a collective end at
+        The last is the one that ends last. An event of work follows its rank's previous event; communication follows
+        the previous event of its last member to arrive, or the previous communication on the same channel. Instead of a
+        wait, the path contains the event that was waited for, if known. In an emulated run there are no gaps; in a real
+        run a gap is time that was not recorded, and neighbours may overlap, because ranks see a collective end at
         different times.
         """
         return critical_path(self.events)
 
     def to_json(self) -> str:
-        """The events as a JSON list, one object per event."""
+        """Convert the events to a JSON list, one object per event."""
         return json.dumps([asdict(event) for event in self.events])
 
     @staticmethod
     def from_json(text: str) -> Timeline:
-        """The timeline that `to_json` wrote."""
+        """Read a timeline that `to_json` wrote."""
         return Timeline.of_events(Event(**fields | {"peers": tuple(fields["peers"])}) for fields in json.loads(text))
 
     def to_chrome_trace(self) -> str:
-        """The events as JSON for ui.perfetto.dev or chrome://tracing: write it to a file and open the file there."""
+        """Convert the events to JSON for ui.perfetto.dev or chrome://tracing: write it to a file and open it there."""
         return chrome_trace(self.events)
 
     @staticmethod
     def of_events(events: Iterable[Event]) -> Timeline:
-        """A timeline of these events, sorted."""
+        """Make a timeline of these events, sorted."""
         return Timeline(sorted(events, key=lambda e: (e.rank, e.stream, e.start_s, e.end_s)))
 
     def _by_rank(self) -> dict[int, list[Event]]:
@@ -139,12 +139,12 @@ class Timeline:
         return of_ranks
 
     def _of_ranks(self, rank: int | None) -> list[list[Event]]:
-        """The events of `rank`, or of each of `range(num_ranks)`."""
+        """Return the events of `rank`, or of each of `range(num_ranks)`."""
         of_ranks = self._by_rank()
         return [of_ranks.get(one, []) for one in (range(self.num_ranks) if rank is None else [rank])]
 
     def _communication_s(self, rank: int | None) -> list[tuple[float, float]]:
-        """Seconds of communication and of exposed communication, of `rank` or of each rank."""
+        """Return the seconds of communication and of exposed communication, of `rank` or of each rank."""
         return [
             (length_s(under_way(e for e in events if e.kind == COMMUNICATION)), length_s(exposed(events)))
             for events in self._of_ranks(rank)
