@@ -66,7 +66,7 @@ def read_fields(header: bytes) -> dict[str, Any]:
     """Parse the kind and the fields of a message.
 
     Raises:
-    ValueError: the header is not a JSON object.
+        ValueError: the header is not a JSON object.
     """
     try:
         fields = json.loads(header)
@@ -88,8 +88,8 @@ class Inbox:
         """Add bytes and return the headers and bodies of the messages that they complete.
 
         Raises:
-        ValueError: a header is longer than the limit.
-            TooLong: a body is longer than the limit.
+            ValueError: a header is longer than the limit.
+                TooLong: a body is longer than the limit.
         """
         self._buffer += data
         messages: list[tuple[bytes, bytes]] = []

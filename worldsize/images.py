@@ -46,7 +46,7 @@ def cifar10_files(folder: str | os.PathLike[str] | None = None) -> list[Path]:
     """Find the files that `load_cifar10` reads.
 
     Raises:
-    ValueError: they do not exist.
+        ValueError: they do not exist.
     """
     where = folder or os.environ.get(CIFAR10_FOLDER, "")
     paths = sorted(Path(where).glob("data_batch_*.bin")) if where else []

@@ -44,7 +44,7 @@ def read(header: bytes, *expected: type[AnyMessage]) -> AnyMessage:
     """Read a message of one of the `expected` classes from its header.
 
     Raises:
-    ValueError: it is a different message, or malformed.
+        ValueError: it is a different message, or malformed.
     """
     union: Any = Union[expected]  # noqa: UP007  # `|` takes no tuple
     return parse(framing.read_fields(header), union)
@@ -59,7 +59,7 @@ def parse(fields: Any, kind: type[Parsed]) -> Parsed:
     """Make a value of this class from its `to_fields`.
 
     Raises:
-    ValueError: the fields are invalid.
+        ValueError: the fields are invalid.
     """
     try:
         return msgspec.convert(fields, kind)

@@ -69,7 +69,7 @@ def time_s(operator: Operator, gpu: Gpu, name: str = "", phase: str = "") -> flo
     Its name in torch and its phase of training matter only if the GPU has measured timings.
 
     Raises:
-    ValueError: the kind or dtype is unknown.
+        ValueError: the kind or dtype is unknown.
     """
     if operator.kind not in _KINDS:
         raise ValueError(f"no kind of operator is called {operator.kind!r}; known: {', '.join(get_args(Kind))}")

@@ -21,7 +21,7 @@ def cluster(name: str) -> Cluster:
     """Return the catalogue's cluster of this name; a suffix such as `-x4` sets four nodes, as in `h100-ndr-x4`.
 
     Raises:
-    ValueError: the cluster is unknown; the message suggests the most similar name and lists all.
+        ValueError: the cluster is unknown; the message suggests the most similar name and lists all.
     """
     base, count = name, None
     if match := re.fullmatch(r"(.+)-x(\d+)", name):

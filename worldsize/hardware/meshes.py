@@ -99,6 +99,7 @@ class Mesh:
         """Return the rings over the links among these GPUs with the highest total rate; None if there is no ring.
 
         No two rings use a link in the same direction, unless each has half. Steps over an intermediate GPU come second.
+
         Source: the search of NCCL 2.28.3 (2025) src/graph/search.cc, which tries half the rate and then a longer path.
         """
         return _rings(self, tuple(sorted(gpus)))

@@ -162,6 +162,7 @@ class Dragonfly:
     Routing is minimal: within the group to a router with a global link to the destination group, over it, and on within
     that group. A group's global links are assigned to its routers in turn; if there are several between two groups,
     each router always uses the same one, and the routers alternate between them.
+
     NICs are assigned to routers in turn, node by node. `is_rail`: as many nodes as a router has NICs share as many
     routers as a node has NICs, and NIC i of each is on router i of these.
 

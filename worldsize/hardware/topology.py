@@ -32,6 +32,7 @@ class Cluster:
 
     `intra` is a GPU's port, through which it reaches all others of its node. With a `mesh`, GPUs that its links connect
     use these instead. `is_switched=False`: the node's GPUs and NICs share one host bridge of `bridge_bytes_per_s`.
+
     `is_rail`: NIC i of every node is on leaf switch i. Otherwise all NICs of a node are on one leaf switch. Either way
     a leaf connects `nodes_per_leaf` nodes (None: all), and `oversubscription` is the ratio of its downlinks to its
     uplinks. `network` is a larger network in place of these leaves. `library` is the library of the collectives, "nccl"

@@ -43,6 +43,7 @@ def run(
     (each operator on the cluster's GPU, using `worldsize.operators`), "measured" (this machine's CPU time), a number x
     (x times the measured time; 0.01 for a device a hundred times faster), or "none".
     `faults`, from `worldsize.faults`, happen on that cluster.
+
     With `memory`, the run's `memory` shows per rank the bytes that its tensors held, and what filled the peak. On an
     emulated cluster, a rank whose tensors need more memory than the cluster's GPU has then fails.
 

@@ -104,8 +104,8 @@ def read_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a file written by `torch.cuda.memory._dump_snapshot`, without executing anything in it.
 
     Raises:
-    OSError: the file does not exist.
-        ValueError: the file is not a snapshot.
+        OSError: the file does not exist.
+            ValueError: the file is not a snapshot.
     """
     with open(path, "rb") as file:
         try:

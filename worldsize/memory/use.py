@@ -92,7 +92,7 @@ class MemoryUse:
         """Parse the JSON fields that a rank sent.
 
         Raises:
-        ValueError: they are invalid.
+            ValueError: they are invalid.
         """
         use = parse(fields, cls)
         use.refuse_unless_counted()

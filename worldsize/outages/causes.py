@@ -55,7 +55,7 @@ def published(source: str = "Llama 3") -> tuple[Cause, ...]:
     """Return a source's unexpected interruptions as rates per node, most frequent first.
 
     Raises:
-    ValueError: the source is unknown.
+        ValueError: the source is unknown.
     """
     with _CSV.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

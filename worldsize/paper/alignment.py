@@ -12,7 +12,7 @@ from worldsize.paper.record import OperatorLocation, RankRecord
 def levels_side_by_side(shallow: RankRecord, deep: RankRecord) -> set[tuple[int, int]]:
     """Return the pairs of bytes that both records hold at corresponding places of the program.
 
-    Places correspond if as many layers precede them, or as many follow: of identical layers, one cannot tell which
+    Places correspond if as many layers precede them, or as many follow: of identical layers, it is not known which
     the shallow program lacks. In the full program, every other place lies between two of these.
     """
     places, deep_places = _places(shallow), _places(deep)

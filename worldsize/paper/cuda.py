@@ -80,7 +80,7 @@ def saying_why() -> Iterator[None]:
     """Reword torch's errors about a missing GPU to say what to write instead.
 
     Raises:
-    RuntimeError: the block raised it; reworded if it is one of these errors.
+        RuntimeError: the block raised it; reworded if it is one of these errors.
     """
     try:
         yield

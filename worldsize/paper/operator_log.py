@@ -152,7 +152,7 @@ def _answer(func: Any, args: Any) -> float:
     """Answer a program that reads data: NaN for one floating-point number.
 
     Raises:
-    NoData: it reads anything else.
+        NoData: it reads anything else.
     """
     name, looked_at = func.overloadpacket.__name__, args[0]
     if name == "_local_scalar_dense" and looked_at.dtype.is_floating_point:

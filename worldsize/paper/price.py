@@ -34,7 +34,7 @@ def price(records: Sequence[RankRecord], cluster: Cluster) -> PricedRecords:
     """The price of the recorded ranks, which run side by side; other ranks are taken to be in time.
 
     Raises:
-    ValueError: the calls of the recorded ranks do not match, so with data they would hang or fail.
+        ValueError: the calls of the recorded ranks do not match, so with data they would hang or fail.
     """
     steps = {one.rank: _timed(one, cluster.gpu) for one in records}
     try:
@@ -82,7 +82,7 @@ def _operations(records: Sequence[RankRecord]) -> list[Operation]:
     An operation that a recorded member does not post never happens.
 
     Raises:
-    ValueError: matched posts differ.
+        ValueError: matched posts differ.
     """
     found: dict[object, Operation] = {}
     num_messages: dict[object, int] = defaultdict(int)

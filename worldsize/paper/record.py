@@ -84,6 +84,7 @@ class RankRecord:
 
     A step of the kind "compute" with a number is a batch of work; `batches[number - 1]` maps indices of `works` to how
     often each occurs in the batch. A step without a number has a duration.
+
     `without_flops` counts the calls of custom operators without a formula for flops. `asked_at` is the first line that
     asked for a node's number of ranks, if any, and `local_world_size` the answer that it got.
     """
@@ -129,7 +130,7 @@ class RankRecord:
         """Make a record from fields that `to_json` wrote.
 
         Raises:
-        ValueError: a group has more ranks than the job. Other invalid fields may raise anything.
+            ValueError: a group has more ranks than the job. Other invalid fields may raise anything.
         """
         return cls(
             **dict(fields)

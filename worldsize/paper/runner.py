@@ -69,6 +69,7 @@ def paper(
     `ranks` names the ranks to record instead; "corners" adds the last rank and the ends of each group that a recorded
     rank uses, so that `PaperRun.kinds` can show how ranks differ.
     `tokens_per_step` counts the tokens of all ranks together, for `tokens_per_s_per_gpu`.
+
     With `depths`, such as (2, 4), the function's first argument is its number of layers: it is recorded with these
     depths instead, and the result, a `DeepRun`, is extrapolated linearly.
 
@@ -147,7 +148,7 @@ def records_of(
     `values_of(ranks)` starts a process for each rank and returns the values of `worldsize.paper.rank.record`.
 
     Raises:
-    ValueError: the ranks are invalid, other ranks must be recorded with them, or a value is not a record.
+        ValueError: the ranks are invalid, other ranks must be recorded with them, or a value is not a record.
     """
     has_corners = isinstance(ranks, str) and ranks == "corners"
     named = None if has_corners else cast(Sequence[int] | None, ranks)
@@ -177,7 +178,7 @@ def _ranks_of(ranks: Sequence[int] | None, world_size: int) -> tuple[int, ...]:
     """Validate the ranks to record first.
 
     Raises:
-    ValueError: one is not a rank of the job, or occurs twice.
+        ValueError: one is not a rank of the job, or occurs twice.
     """
     named = (0,) if ranks is None else tuple(ranks) if isinstance(ranks, Iterable) else ()
     are_ranks = all(isinstance(one, Integral) and not isinstance(one, bool) and 0 <= one < world_size for one in named)
@@ -194,7 +195,7 @@ def _corners(records: list[RankRecord]) -> tuple[int, ...]:
     Include the ranks with which the last one exchanges messages, assuming the same strides as on a mesh.
 
     Raises:
-    ValueError: there are more than can be recorded at once.
+        ValueError: there are more than can be recorded at once.
     """
     last = records[0].world_size - 1
     ends = {end for one in records for group in one.groups for end in (group.ranks[0], group.ranks[-1])}
@@ -216,7 +217,7 @@ def _needed(
     If that group is too large to record at once, take only the ranks that messages from rank 0 reach.
 
     Raises:
-    ValueError: these are too many as well.
+        ValueError: these are too many as well.
     """
     if isinstance(records, tuple):
         return records if len(records) <= _MOST_AT_ONCE else ()

@@ -40,7 +40,7 @@ class Side:
         """Send or receive tensors that have data; ignore fake ones.
 
         Raises:
-        NeedsRanks: the peer is not recorded.
+            NeedsRanks: the peer is not recorded.
         """
         if op not in ("send", "recv") or any(isinstance(one, FakeTensor) for one in tensors):
             return

@@ -45,6 +45,7 @@ def plan(
     `cost` is your own function from a `Plan` to the seconds of a step, or to a mapping of named parts that add up to
     them, such as `{"compute_s": 3.1, "bubble_s": 0.4}`. `length` is the tokens in a sequence, by default the model's
     context. `memory` is your own function from a `Plan` to the bytes on its fullest GPU; the default is an estimate.
+
     The other arguments restrict the search to one or several values: `tp=8, recompute=("none", "full")`. By default tp
     stays within a node; a tp that you name may span nodes.
 
@@ -76,7 +77,7 @@ class Restrictions:
         """The restrictions among these, each a value, several, or None.
 
         Raises:
-        ValueError: a field is left without values, or with an impossible one.
+            ValueError: a field is left without values, or with an impossible one.
         """
         known = {"recompute": RECOMPUTES, "zero_stage": ZERO_STAGES}
         allowed: dict[str, frozenset[Any]] = {}
@@ -133,7 +134,7 @@ class Search:
         """Price the plans that fit.
 
         Raises:
-        ValueError: no plan fits, or a cost is not a number.
+            ValueError: no plan fits, or a cost is not a number.
         """
         found = [PricedPlan(one, *price(cost, one), held_bytes) for one, held_bytes in self.fitting()]
         if not found:

@@ -16,6 +16,7 @@ done when they have left, the receiver half a latency later.
 
 A group's collectives start in the order in which its ranks call them, each when its last member has posted it and the
 previous one is done, or has only delays left and the library lets the two overlap; its duration is its price.
+
 Operations with a lost rank fail at a time given in the record.
 """
 
@@ -532,6 +533,7 @@ class _Replay:
         self._advance(lane)
 
     # bytes
+
     def _first_through(self) -> tuple[float, list[_Flow]]:
         """Return when the next flows arrive in full, and which flows they are."""
         first_s, through = float("inf"), list[_Flow]()

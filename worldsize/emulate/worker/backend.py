@@ -267,7 +267,7 @@ class _Groups:
         """A group, as torch describes it; the default group has no list of ranks.
 
         Raises:
-        ValueError: the program joins as a different rank, or with a different world size.
+            ValueError: the program joins as a different rank, or with a different world size.
         """
         if not options.global_ranks_in_group:
             self._refuse_another_world(options.group_rank, options.group_size)
@@ -307,7 +307,7 @@ def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: b
     """Wait for all ranks of the group, for at most `timeout` in virtual time if it is given.
 
     Raises:
-    DistBackendError: some ranks had not arrived by then; the message names them.
+        DistBackendError: some ranks had not arrived by then; the message names them.
     """
     timeout = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
     work = dist.barrier(group, async_op=True)
@@ -361,7 +361,7 @@ def _fill(outputs: Sequence[torch.Tensor], may_be_less: bool, body: bytes) -> No
     """Copy the bytes into the tensors, one after the other; without bytes, leave the tensors unchanged.
 
     Raises:
-    ValueError: the sizes differ; with `may_be_less`, as for a message on Gloo, the bytes may be fewer.
+        ValueError: the sizes differ; with `may_be_less`, as for a message on Gloo, the bytes may be fewer.
     """
     if not body:
         return

@@ -245,11 +245,10 @@ class Client(StepRecorder):
             raise dist.DistBackendError(f"Timed out waiting {timeout_s * 1e3:g}ms for {work.call}: {why}")
 
     def is_done(self, work: Work, asked_s: dict[str, float], question: str) -> bool:
-        """Whether a call is done at this moment of virtual time; `asked_s` keeps when each question was last answered
-        no.
+        """Whether a call is done at this moment of virtual time; `asked_s` has the time of each question's last "no".
 
         Raises:
-        Forbidden: the answer was no before, and no virtual time has passed since.
+            Forbidden: the answer was no before, and no virtual time has passed since.
         """
         failure = self._await_in_vain(work, 0.0)
         if failure and asked_s.get(question) == failure.time_s:

@@ -69,7 +69,7 @@ class StepRecorder:
         """Let the current lane wait for a transfer, with this name and kind unless a span sets others.
 
         Raises:
-        ValueError: the cluster lacks the hardware for it.
+            ValueError: the cluster lacks the hardware for it.
         """
         if transfer in self.missing:
             raise ValueError(self.missing[transfer])

@@ -165,7 +165,7 @@ class Work(torch_internals.Work):
         """Whether the call is done at this moment of virtual time.
 
         Raises:
-        Forbidden: it was not done when last asked, and no virtual time has passed since.
+            Forbidden: it was not done when last asked, and no virtual time has passed since.
         """
         return self._is_done("is_completed")
 

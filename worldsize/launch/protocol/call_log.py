@@ -30,6 +30,7 @@ class Call:
     """One call: its rank's `number`-th, and its group's `sequence`-th collective.
 
     `sequence` is 0 for a send or receive, and for a call in which this rank takes no part.
+
     `ranks` are the group's members (None for the default group), and `group` is torch's name for the group: two groups
     may have the same members, and each counts its own collectives. `state` is issued (not waited for yet), waiting,
     done, or broken off by an exception.
