@@ -205,7 +205,7 @@ def grading(scale: float) -> Iterator[Figure]:
 
 def exploring(scale: float) -> Iterator[Figure]:
     """How long after the press of a key a browser shows an explorer's new result."""
-    test = [sys.executable, "-m", "pytest", "-q", "tests/browser/test_exploring.py", "-k", "redraws"]
+    test = [sys.executable, "-m", "pytest", "-q", "-m", "", "tests/browser/test_exploring.py", "-k", "redraws"]
     num_moves = scaled(50, scale, least=2)
     env = {**os.environ, "WORLDSIZE_MOVES": str(num_moves)}
     subprocess.run(test, cwd=ROOT, env=env, check=True, stdout=subprocess.DEVNULL)

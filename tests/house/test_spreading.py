@@ -66,10 +66,11 @@ def test_what_was_never_measured_comes_before_all_else(conftest) -> None:
     assert conftest.longest_first([quick, new], measured) == [new, quick]
 
 
-def test_durations_of_a_part_replace_only_those_of_its_files() -> None:
-    before = Measured({"a.py::gone": [5, 5], "b.py": [0.2, 0.1], "b.py::slow": [7, 6]})
-    after = before.updated({"a.py::slow": [1.26, 1.2], "a.py::quick": [0.1, 0.1], "a.py::quicker": [0.1, 0]})
-    assert after.took == {"a.py": [0.2, 0.1], "a.py::slow": [1.3, 1.2], "b.py": [0.2, 0.1], "b.py::slow": [7, 6]}
+def test_durations_of_a_part_replace_only_those_of_its_files_and_of_no_slow_test_that_did_not_run() -> None:
+    before = Measured({"a.py::old": [1, 1], "a.py::slow": [5, 5], "b.py": [0.2, 0.1], "b.py::slow": [7, 6]})
+    after = before.updated({"a.py::new": [1.26, 1.2], "a.py::quick": [0.1, 0.1], "a.py::quicker": [0.1, 0]})
+    a = {"a.py": [0.2, 0.1], "a.py::new": [1.3, 1.2], "a.py::slow": [5, 5]}
+    assert after.took == {**a, "b.py": [0.2, 0.1], "b.py::slow": [7, 6]}
 
 
 def test_nearly_all_files_have_been_measured(conftest) -> None:

@@ -77,9 +77,16 @@ class Measured:
         return sum(self.took.get(name, [0.0, 0.0])[1] for name in [name_of(item), *shared_fixtures(item)])
 
     def updated(self, took: Mapping[str, list[float]]) -> Measured:
-        """Replace the measurements of the files that have just run; quick tests are summed by file."""
+        """Replace the measurements of the files that have just run; quick tests are summed by file.
+
+        Slow tests that did not run keep theirs: by default they are deselected.
+        """
         ran = {file_of(name) for name in took}
-        totals = {name: seconds for name, seconds in self.took.items() if file_of(name) not in ran}
+        totals = {
+            name: seconds
+            for name, seconds in self.took.items()
+            if file_of(name) not in ran or (name not in took and "::" in name and seconds[1] > FAST_CPU_S)
+        }
         for name, seconds in took.items():
             key = name if max(seconds) >= LEAST_S and len(name) < LONGEST_NAME else file_of(name)
             totals[key] = [sum(pair) for pair in zip(totals.get(key, [0.0, 0.0]), seconds, strict=True)]
