@@ -89,7 +89,7 @@ class Inbox:
 
         Raises:
             ValueError: a header is longer than the limit.
-                TooLong: a body is longer than the limit.
+            TooLong: a body is longer than the limit.
         """
         self._buffer += data
         messages: list[tuple[bytes, bytes]] = []

@@ -105,7 +105,7 @@ def read_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         OSError: the file does not exist.
-            ValueError: the file is not a snapshot.
+        ValueError: the file is not a snapshot.
     """
     with open(path, "rb") as file:
         try:

@@ -151,7 +151,7 @@ class PaperRun(StepFigures):
 
         Raises:
             ValueError: the cluster is unknown or has too few GPUs, or the program asked how many ranks a node has and
-            this     cluster's nodes have a different number.
+                this cluster's nodes have a different number.
         """
         found = cluster_of(cluster, self.world_size)
         num_ranks = min(found.gpus_per_node, self.world_size)
