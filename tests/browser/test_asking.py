@@ -37,7 +37,7 @@ def test_lesson_waits_for_a_prediction_and_goes_on(lesson, lab, screenshots):
     lesson.page.screenshot(path=screenshots / "prediction.png")
     box.fill("many")
     box.press("Enter")
-    expect(lesson.code_cells.nth(1)).to_contain_text("'many' is not an answer")
+    expect(lesson.code_cells.nth(1)).to_contain_text("'many' is not a number")
     again = box.last  # JupyterLab takes the first one away a little later
     lesson.page.screenshot(path=screenshots / "prediction_again.png")
     again.fill("b")

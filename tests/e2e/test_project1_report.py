@@ -204,7 +204,7 @@ BEFORE = ("parameters", "setup", "trying_out", "steps_of_a_replica", "expect_rep
 RESUMED_AT_0 = """
 takes = [bench.Take(rank, step, 0, 1, 0.1 * n) for n, step in enumerate([*range(13), 0]) for rank in (0, 1)]
 struck.time_s = 1.25
-attempt = lambda spec, **options: bench.Trial(bench.TrainingResult(), bench.Record(takes), None)
+attempt = lambda spec, **options: bench.Trial(bench.TrainingResult(), bench.TrainingRecord(takes), None)
 here(recovery)
 """
 

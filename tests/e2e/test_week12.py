@@ -76,8 +76,8 @@ def test_saves_that_destroy_the_old_file_or_skip_the_disk_are_named(tmp_path):
 
 
 def test_a_policy_that_waits_or_leaves_nodes_idle_is_named(tmp_path):
-    waits = "def go_on(status):\n    return Plan(save_after_s=1440, num_nodes=NUM_NODES)\n"
-    idle = "def go_on(status):\n    return Plan(save_after_s=1440, num_nodes=900)\n"
+    waits = "def go_on(status):\n    return SavePlan(save_after_s=1440, num_nodes=NUM_NODES)\n"
+    idle = "def go_on(status):\n    return SavePlan(save_after_s=1440, num_nodes=900)\n"
     first, second = shown_for([waits, idle], "go_on", SCRIPT, tmp_path)
     assert "it waits for" in first and "Are all healthy nodes used?" in second
 

@@ -64,16 +64,16 @@ def test_untouched_turns_say_so_and_the_bug_is_shown_with_its_factor(tmp_path):
 
 def test_a_policy_that_cuts_a_replica_is_named(tmp_path):
     any_number = (
-        "def elastic(status, save_s=1200, worth=4):\n    return Plan(save_s, max(4, min(status.num_healthy, 64)))\n"
+        "def elastic(status, save_s=1200, worth=4):\n    return SavePlan(save_s, max(4, min(status.num_healthy, 64)))\n"
     )
     always = (
         "def elastic(status, save_s=1200, worth=4):\n"
-        "    return Plan(save_s, max(4, min(status.num_healthy, 64) // 4 * 4))\n"
+        "    return SavePlan(save_s, max(4, min(status.num_healthy, 64) // 4 * 4))\n"
     )
     never = (
         "def elastic(status, save_s=1200, worth=4):\n"
         "    usable = max(4, min(status.num_healthy, 64) // 4 * 4)\n"
-        "    return Plan(save_s, usable if usable - status.num_nodes >= worth else status.num_nodes)\n"
+        "    return SavePlan(save_s, usable if usable - status.num_nodes >= worth else status.num_nodes)\n"
     )
     first, second, third = shown_for([any_number, always, never], "elastic", SCRIPT, tmp_path)
     assert "0 nodes in use, 63 healthy" in first

@@ -4,6 +4,7 @@ A thousand of them go through nbgrader and the real judge in `make bench`.
 """
 
 import json
+import os
 from copy import deepcopy
 
 import nbformat
@@ -15,7 +16,6 @@ from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 from tiny_lab import MEAN, NAME, TOTAL, answered, make_course
 
-from autograder import files
 from autograder.course import open_course
 from autograder.grading import engines
 from autograder.grading import lab as labs
@@ -49,7 +49,7 @@ def lab(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "judge", stand_in)
         patch.setattr(labs, "engine_sha256", lambda: "")  # it reads every file of the engine
-        patch.setattr(files.os, "fsync", lambda fd: None)
+        patch.setattr(os, "fsync", lambda fd: None)
         yield Lab(open_course(make_course(tmp_path_factory.mktemp("fuzzed"))), NAME)
 
 
