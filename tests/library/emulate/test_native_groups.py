@@ -62,7 +62,7 @@ def sum_in(group):
 def test_every_group_is_an_emulated_one_and_its_messages_are_priced():
     run = emulated(sums_in_each)
     sizes = [4.0] * 7 + [2.0] * 3 + [4.0, 2.0]
-    assert run.values == [[(size, "emulated", "Group") for size in sizes]] * WORLD
+    assert run.values == [[(size, "emulated", "EmulatedGroup") for size in sizes]] * WORLD
     calls = {(event.group, event.sequence) for event in run.timeline.of(0) if event.name == "all_reduce"}
     assert len(calls) == len(sizes)
     assert run.timeline.bytes_sent(0) == pytest.approx(sum(1024 * 2 * (size - 1) / size for size in sizes))
