@@ -81,6 +81,11 @@ class Notebook:
         idle = self.page.get_by_role("button", name=re.compile(r"\| Idle$"))
         expect(idle).to_be_visible()
 
+    def shut_down_kernel(self) -> None:
+        """Wait until the kernel has ended: a page that is loaded earlier joins the one that is about to end."""
+        self.choose("Kernel", "Shut Down Kernel")
+        expect(self.page.get_by_role("button", name="No Kernel", exact=True)).to_be_visible()
+
     def choose(self, menu: str, *items: str) -> None:
         """Pick an item of a menu, or of a menu in that menu."""
         self.page.get_by_role("menuitem", name=menu, exact=True).click()

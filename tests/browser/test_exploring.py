@@ -76,7 +76,7 @@ def test_without_its_kernel_a_page_shows_the_picture_and_the_sentence(scratch, s
     expect(sentence).to_be_hidden()
     saved = scratch.save()
     assert saved.count('"image/png":') == 1
-    scratch.choose("Kernel", "Shut Down Kernel")
+    scratch.shut_down_kernel()
     scratch.page.reload()
     scratch.wait_for_kernel()  # a new one, which knows nothing of the panel
     lost = out.get_by_text("Error displaying widget: model not found")
