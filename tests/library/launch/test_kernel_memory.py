@@ -10,6 +10,7 @@ import pytest
 
 import worldsize as ws
 from worldsize.launch.launcher.kernel_memory import KernelMemory
+from worldsize.launch.launcher.worker import Worker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process fills, in /proc")
 SIZE = 200 * 10**6  # stands out of all that a rank does besides
@@ -67,6 +68,19 @@ def test_what_a_rank_fills_is_seen_from_outside(fill):
     little_bytes, filled_bytes = run.grown_bytes
     assert SIZE <= filled_bytes < 1.3 * SIZE + little_bytes
     assert little_bytes < 0.2 * SIZE
+
+
+def test_no_watched_rank_starts_before_its_process_is_known(monkeypatch):
+    """A rank that joined earlier was looked for in vain, and its memory was missing from the run."""
+    pids, send = [], Worker.send
+
+    def note(worker, *message):
+        pids.append(worker.pid)
+        send(worker, *message)
+
+    monkeypatch.setattr(Worker, "send", note)
+    run = ws.run(little, world_size=2, echo=False, memory=True)
+    assert all(pids) and len(run.grown_bytes) == 2
 
 
 def on_rank_1(fill):

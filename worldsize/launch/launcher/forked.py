@@ -92,6 +92,8 @@ class ForkedWorkerGroup(WorkerGroup):
             self._fork(job.rank)
             if len(self.workers) % _FORKS_AT_ONCE == 0:
                 self._await_forks()
+        if self._kernel_memory:  # it looks for a rank by its process ID as soon as the rank has joined
+            self._await_forks()
         for worker, job, payload in zip(self.workers, jobs, carried.payloads, strict=True):
             conductor = [self.emulation.fd_of(worker.rank)] if self.emulation else []
             with contextlib.suppress(OSError):  # the rank's end is about to be reported
