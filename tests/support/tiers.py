@@ -1,7 +1,8 @@
 """Marking tests as slow according to the CPU time that they last used; `pytest --write-durations` measures it.
 
-A test's CPU time includes its worker and every process below it: ranks, kernels, jails, browsers. The cost of a fixture
-with a wider scope counts for each test that uses it, not only for the first, which prepares it.
+A test's CPU time includes its worker and every process below it: ranks, kernels, browsers. What is killed together with
+its jail is missing, and a test that waits holds a worker, so there is a limit on wall-clock time, too. The cost of a
+fixture with a wider scope counts for each test that uses it, not only for the first, which prepares it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-FAST_CPU_S = 1.5  # a test that used more when it was measured is slow
+FAST_CPU_S, FAST_WALL_S = 1.5, 5.0  # a test that took more when it was measured is slow
 GROWN_CPU_S = 2 * FAST_CPU_S  # a fast one that uses more fails; on a busy machine the same work takes more CPU
 LEAST_S, LONGEST_NAME = 0.2, 200  # tests that take less or have longer names are summed by file
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -72,9 +73,10 @@ class Measured:
         """Wall-clock seconds of a test without shared fixtures, or of a fixture; 0 if not recorded."""
         return self.took.get(name, [0.0, 0.0])[0]
 
-    def cpu_s(self, item: pytest.Item) -> float:
-        """CPU seconds of a test, including its shared fixtures."""
-        return sum(self.took.get(name, [0.0, 0.0])[1] for name in [name_of(item), *shared_fixtures(item)])
+    def is_slow(self, item: pytest.Item) -> bool:
+        """Whether a test, including its shared fixtures, took more than a fast one may."""
+        took = [self.took.get(name, [0.0, 0.0]) for name in [name_of(item), *shared_fixtures(item)]]
+        return _is_slow(*map(sum, zip(*took, strict=True)))
 
     def updated(self, took: Mapping[str, list[float]]) -> Measured:
         """Replace the measurements of the files that have just run; quick tests are summed by file.
@@ -85,7 +87,7 @@ class Measured:
         totals = {
             name: seconds
             for name, seconds in self.took.items()
-            if file_of(name) not in ran or (name not in took and "::" in name and seconds[1] > FAST_CPU_S)
+            if file_of(name) not in ran or (name not in took and "::" in name and _is_slow(*seconds))
         }
         for name, seconds in took.items():
             key = name if max(seconds) >= LEAST_S and len(name) < LONGEST_NAME else file_of(name)
@@ -114,10 +116,14 @@ def _name_of(fixture: Any) -> str:
     return f"{fixture.baseid or 'tests'}::<{fixture.argname}>"
 
 
+def _is_slow(wall_s: float, cpu_s: float) -> bool:
+    return cpu_s > FAST_CPU_S or wall_s > FAST_WALL_S
+
+
 def mark_slow(items: list[pytest.Item], measured: Measured) -> None:
-    """Mark as slow every test whose last measured CPU time exceeds the limit of fast tests."""
+    """Mark as slow every test that took more than a fast one may when it was last measured."""
     for item in items:
-        if measured.cpu_s(item) > FAST_CPU_S:
+        if measured.is_slow(item):
             item.add_marker(pytest.mark.slow)
 
 
