@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-FAST_CPU_S, FAST_WALL_S = 1.5, 5.0  # a test that took more when it was measured is slow
+FAST_CPU_S, FAST_WALL_S = 1.5, 3.0  # a test that took more when it was measured is slow
 GROWN_CPU_S = 2 * FAST_CPU_S  # a fast one that uses more fails; on a busy machine the same work takes more CPU
 LEAST_S, LONGEST_NAME = 0.2, 200  # tests that take less or have longer names are summed by file
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
