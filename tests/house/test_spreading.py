@@ -114,9 +114,11 @@ def test_the_cpu_of_children_counts_and_time_spent_waiting_does_not(tmp_path) ->
 
 
 def test_what_is_shared_counts_for_each_test_that_uses_it(tmp_path) -> None:
-    took = {"test_one.py::<prepared>": [1, 1.6], "test_one.py::test_burns_in_a_child": [9, 1.4]}
+    took = {"test_one.py::<prepared>": [1, 1.6], "test_one.py::test_burns_in_a_child": [2, 1.4]}
     done = run_tests(tmp_path, COSTLY, took, "-m", "slow")
     assert "2 passed" in done, done
+    done = run_tests(tmp_path, COSTLY, took | {"test_one.py::test_waits": [tiers.FAST_WALL_S + 0.1, 0]}, "-m", "slow")
+    assert "3 passed" in done, done
 
 
 def test_a_fast_test_that_has_grown_slow_fails(tmp_path) -> None:

@@ -42,7 +42,7 @@ def torchrun(
             memory.
         RankFailed: a rank failed and no restart was left; names the culprit.
         RunTimeout: the script was not done after `timeout_s` seconds, or for `stalled_s` seconds every rank waited in
-            one call; says who waits for whom.
+            one call, its own or torch's; says who waits for whom.
         RunStopped: the stop button was pressed.
     """
     words = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in flags.items()]

@@ -51,7 +51,7 @@ def run(
         ValueError: an argument is wrong, this machine cannot hold so many ranks, or the function cannot be pickled.
         RankFailed: a rank raised, exited or was killed; names the culprit.
         RunTimeout: the ranks were not done after `timeout_s` seconds, or for `stalled_s` seconds every rank that was
-            not done waited in one call; says who waits for whom.
+            not done waited in one call, its own or torch's; says who waits for whom.
         RunStopped: the stop button was pressed.
     """
     return launch(

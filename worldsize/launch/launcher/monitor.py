@@ -10,6 +10,7 @@ from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.reports.result import End, Ending
 
 GLANCE_S = 0.1  # interval at which the view and the ranks' progress are checked
+_PROBES = 20  # how often ranks are asked, during the longest permitted standstill, whether they wait
 _GLANCE_AT_RANK_S = 0.003  # plus this much per rank
 _GRACE_S = 1.0  # how long the other ranks may take to report their side of a failure
 
@@ -21,6 +22,7 @@ class Monitor:
         self.deadline_s = start_s + timeout_s
         self._timeout_s, self._stalled_s = timeout_s, stalled_s
         self._glance_s = 0.0
+        self._probe_s = start_s
         self._moved_s, self._before, self._num_heard = time.monotonic(), None, 0
 
     def is_glance_due(self, num_workers: int) -> bool:
@@ -29,6 +31,14 @@ class Monitor:
         if now_s < self._glance_s:
             return False
         self._glance_s = now_s + max(GLANCE_S, _GLANCE_AT_RANK_S * num_workers)
+        return True
+
+    def is_probe_due(self) -> bool:
+        """Whether to ask the ranks again if they wait for communication that torch itself has started."""
+        now_s = time.monotonic()
+        if self._stalled_s is None or now_s < self._probe_s + self._stalled_s / _PROBES:
+            return False
+        self._probe_s = now_s
         return True
 
     def shorten(self) -> None:
@@ -55,11 +65,11 @@ class Monitor:
 
 
 def progress(workers: Sequence[Worker], num_printed_bytes: int) -> Any:
-    """A value that changes when a rank makes progress; None while any rank works outside a call.
+    """A value that changes when a rank makes progress; None while any rank works.
 
     It is also None before the first rank has connected, because starting counts as work.
     """
-    waits = [(worker.rank, worker.waiting_in) for worker in workers if not worker.is_settled]
-    if not workers or any(number is None for _, number in waits):
+    waits = [(worker.rank, worker.waits_in) for worker in workers if not worker.is_settled]
+    if not workers or any(numbers is None for _, numbers in waits):
         return None
     return waits, num_printed_bytes

@@ -23,6 +23,7 @@ from worldsize.launch.protocol.messages import (
     Held,
     Joined,
     Position,
+    Probed,
     Span,
     ThreadFailed,
     read_from_rank,
@@ -53,6 +54,7 @@ class Worker:
         self.is_lost = False  # by a planned loss, which does not fail the run
         self.failure: Failure | None = None
         self.position: Position | None = None
+        self.native = 0  # as of the last probe
         self.memory: MemoryUse | None = None
         self.failed_threads: list[ThreadFailed] = []  # the first `_MAX_THREADS`
         self.duration_s = 0.0
@@ -114,6 +116,8 @@ class Worker:
         match message:
             case Position():
                 self.position = message
+            case Probed(native):
+                self.native = native
             case ThreadFailed():
                 self.failed_threads = [*self.failed_threads, message][:_MAX_THREADS]
             case _ if self.is_settled:
@@ -155,10 +159,19 @@ class Worker:
         return is_running and self.position is None
 
     @property
-    def waiting_in(self) -> int | None:
-        """The number of the call in which the rank waits, or None."""
+    def is_in_call(self) -> bool:
+        """Whether the rank waits in a logged call."""
         call = self.call_log.current()
-        return call.number if call and call.state == WAITING else None
+        return call is not None and call.state == WAITING
+
+    @property
+    def waits_in(self) -> tuple[int, int] | None:
+        """The numbers of the logged call and of torch's own collective in which the rank waits; None while it works."""
+        call = self.call_log.current()
+        number = call.number if call else 0
+        if call and call.state == WAITING:
+            return number, 0
+        return (number, self.native) if self.native else None
 
     @property
     def state(self) -> str:

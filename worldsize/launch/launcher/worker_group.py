@@ -22,7 +22,7 @@ from worldsize.launch.launcher.monitor import GLANCE_S, Monitor, progress
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.protocol import stack_dump
 from worldsize.launch.protocol.failure import Failure, FailureCause
-from worldsize.launch.protocol.messages import Begin, Done, Failed, FromRank, Joined, Locate
+from worldsize.launch.protocol.messages import Begin, Done, Failed, FromRank, Joined, Locate, Probe
 from worldsize.launch.protocol.quota import Quota
 from worldsize.launch.reports import text
 from worldsize.launch.reports.diagnosis import StoppedRank
@@ -103,6 +103,8 @@ class WorkerGroup(ABC):
                 self.view.glance(self)
                 if self._kernel_memory:
                     self._kernel_memory.glance()
+                if not self.emulation and monitor.is_probe_due():  # a conductor sees by itself who waits
+                    self._probe()
                 num_posts = self.emulation.num_posts if self.emulation else 0
                 ending = ending or monitor.stall(num_posts, self._progress)
             ending = ending or monitor.timeout()
@@ -111,6 +113,13 @@ class WorkerGroup(ABC):
 
     def _progress(self) -> Any:
         return progress(self.workers, sum(tail.num_bytes for tail in self.tails.values()))
+
+    def _probe(self) -> None:
+        """Ask the ranks outside logged calls whether they wait for torch's own communication."""
+        for worker in self.workers:
+            if worker.has_joined and not (worker.is_settled or worker.is_hung_up or worker.is_in_call):
+                with contextlib.suppress(OSError):  # the rank's end is about to be reported
+                    worker.send(Probe())
 
     def _interruption(self) -> Ending | None:
         if self.view.is_stop_asked:

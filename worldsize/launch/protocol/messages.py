@@ -120,6 +120,10 @@ class Locate(Message, frozen=True):
     """Report the current line in a `Position`."""
 
 
+class Probe(Message, frozen=True):
+    """Report in a `Probed` whether the rank waits for torch's own communication."""
+
+
 class Leave(Message, frozen=True):
     """Exit: all ranks are done."""
 
@@ -160,6 +164,12 @@ class Position(Message, frozen=True):
     def __post_init__(self) -> None:
         if self.native is not None and self.native.state != WAITING:
             raise ValueError("a call that torch has under way is waiting")
+
+
+class Probed(Message, frozen=True):
+    """The number of the collective that torch itself called and that the rank waits for; 0 while the rank works."""
+
+    native: Annotated[int, Meta(ge=0)]
 
 
 class Events(Message, frozen=True):
@@ -209,7 +219,7 @@ def _own(message: Failed | ThreadFailed) -> None:
     force_setattr(message, "failure", replace(message.failure, rank=0, cause=FailureCause.REPORTED))
 
 
-FromRank = Joined | Position | Events | Held | ThreadFailed | Done | Failed
+FromRank = Joined | Position | Probed | Events | Held | ThreadFailed | Done | Failed
 
 
 def read_from_rank(header: bytes) -> FromRank:
@@ -218,4 +228,4 @@ def read_from_rank(header: bytes) -> FromRank:
     Raises:
         ValueError: it is a different message, or malformed.
     """
-    return read(header, Joined, Position, Events, Held, ThreadFailed, Done, Failed)
+    return read(header, Joined, Position, Probed, Events, Held, ThreadFailed, Done, Failed)

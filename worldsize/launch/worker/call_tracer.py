@@ -260,13 +260,18 @@ def _is_noted(entry: dict[str, Any]) -> bool:
     return any(start_ns <= entry["time_created_ns"] <= end_ns for start_ns, end_ns in _noted_ns)
 
 
+# C++'s names, which the recorder uses, in place of torch's
+_DTYPES = {"float": "float32", "double": "float64", "half": "float16"}
+_DTYPES |= {"long": "int64", "int": "int32", "short": "int16", "char": "int8", "byte": "uint8"}
+
+
 def _call_of(entry: dict[str, Any]) -> Call:
     return Call(
         number=0,
         op="torch's own " + entry["profiling_name"].rpartition(":")[2],
         ranks=None if _is_of_all(entry) else (),  # torch does not report the group's ranks
         sequence=entry["collective_seq_id"],
-        dtype={"float": "float32", "double": "float64"}.get(kind := "".join(entry["input_dtypes"][:1]).lower(), kind),
+        dtype=_DTYPES.get(kind := "".join(entry["input_dtypes"][:1]).lower(), kind),
         shape=tuple(next(iter(entry["input_sizes"]), ())),
     )
 

@@ -31,11 +31,14 @@ from worldsize.launch.protocol.messages import (
     Leave,
     Locate,
     Position,
+    Probe,
+    Probed,
     RunFunction,
     RunScript,
 )
 from worldsize.launch.protocol.process import die_with_parent, draw_afresh, end_own_group, enter_network
 from worldsize.launch.worker import call_tracer, spans, thread_failures
+from worldsize.launch.worker.native_wait import NativeWait
 from worldsize.message import Message, pack_and_send, read
 
 if TYPE_CHECKING:
@@ -146,6 +149,7 @@ class LauncherLink:
         self._sock = sock
         self._lock = threading.Lock()
         self._main_thread = threading.get_ident()
+        self._native_wait = NativeWait()
 
     def send(self, message: Message, body: bytes = b"") -> None:
         """Send one message."""
@@ -175,12 +179,14 @@ class LauncherLink:
                     continue
                 if (received := framing.receive(self._sock)) is None:
                     break
-                match read(received[0], Begin, Locate, Leave):
+                match read(received[0], Begin, Locate, Probe, Leave):
                     case Begin():
                         self.may_begin.set()
                     case Locate():
                         lines = source.lines_of(sys._current_frames()[self._main_thread])
                         self.send(Position(lines, **call_tracer.native()))
+                    case Probe():
+                        self.send(Probed(self._native_wait.number()))
                     case Leave():
                         os._exit(0)
         finally:
