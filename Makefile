@@ -140,7 +140,7 @@ attacks: setup  ## run the attacks on the sandbox while one process per core kee
 	@$(BIN)/python tests/bench/under_load.py $(BIN)/python -m pytest -m '' tests/autograder/judging/test_attacks.py
 
 coverage: setup  ## measure which share of each package the fast tests run, ranks included, into build/coverage.json
-	@$(BIN)/python -m pytest -n auto $(SPREAD) --cov=worldsize --cov=autograder --cov-report=json:build/coverage.json
+	@PYTHONPATH=tests/support $(BIN)/python -m pytest -n auto $(SPREAD) --cov=worldsize --cov=autograder --cov-config=tests/support/coverage.toml --cov-report=json:build/coverage.json
 	@$(BIN)/python tests/support/coverage_by_folder.py build/coverage.json
 
 next: setup  ## run the fast tests with the newest torch, and list the rows of docs/patches.md that fail there

@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tiers import Measured, Meter, file_of, mark_slow, shared_fixtures
 
 DURATIONS = Path(__file__).with_name("durations.json")
@@ -36,9 +36,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Draw the same cases of property tests on every run, and different ones in nightly runs."""
-    settings.register_profile("same cases", derandomize=True)
-    if not config.getoption("--nightly"):
-        settings.load_profile("same cases")
+    any_speed = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # the machine may be busy
+    settings.register_profile("same cases", derandomize=True, **any_speed)
+    settings.register_profile("different cases", **any_speed)
+    settings.load_profile("different cases" if config.getoption("--nightly") else "same cases")
     config.pluginmanager.register(Meter(fails_grown=config.getoption("--budget")), "meter")
 
 
