@@ -118,6 +118,7 @@ class Conductor:
         self._heard: set[tuple[int, int]] = set()  # (rank, lost rank): the first has heard of the loss of the second
         self._mail: dict[tuple[Any, ...], _Mailbox] = defaultdict(_Mailbox)
         self._collectives: dict[tuple[str, int], dict[int, Post]] = {}
+        self._members: dict[str, tuple[int, ...]] = {}  # group -> its ranks, as the first of them named them
         self._num_posted: dict[tuple[str, int], int] = defaultdict(int)
 
     def note(self, rank: int, steps: Iterable[Step]) -> None:
@@ -372,7 +373,9 @@ class Conductor:
         posts = self._collectives.setdefault((post.group, sequence), {})
         posts[post.rank] = post
         self._open[post.rank, post.number] = post
-        if len(posts) < len(post.ranks) or len({_signature(one) for one in posts.values()}) > 1:
+        members = self._members.setdefault(post.group, post.ranks)
+        is_other = post.ranks != members  # another group that has got the same name, where ranks do not make the same
+        if is_other or len(posts) < len(members) or len({_signature(one) for one in posts.values()}) > 1:
             return []  # mismatched calls get no answer: the ranks hang, and the report explains why
         del self._collectives[post.group, sequence]
         ordered = [posts[rank] for rank in post.ranks]

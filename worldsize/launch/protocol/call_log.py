@@ -17,6 +17,7 @@ from worldsize.message import Word, parse, to_fields
 
 ISSUED, WAITING, DONE, BROKEN = "issued", "waiting", "done", "broken off"
 POINT_TO_POINT = ("send", "recv", "isend", "irecv")
+NEW_GROUP = "new_group"  # also stands for the group of these calls, which all ranks make in the same order
 _MARKS = {ISSUED: b"i", WAITING: b"w", DONE: b"d", BROKEN: b"b"}
 _STATES = {mark: state for state, mark in _MARKS.items()}
 _SLOT_BYTES, _NUM_SLOTS = 1024, 64  # the last 64 calls are kept
@@ -48,6 +49,7 @@ class Call:
     line: Line | None = None
     state: str = WAITING
     group: Word = ""  # empty for the default group
+    members: Word = ""  # the ranks of the group that `new_group` makes
 
     def to_fields(self) -> dict[str, Any]:
         """Convert to JSON fields, without the state and empty fields."""
@@ -65,6 +67,8 @@ class Call:
         return self.op in ("send", "isend")
 
     def __str__(self) -> str:
+        if self.op == NEW_GROUP:
+            return f"new_group({self.members})"
         name = self.op if self.is_point_to_point else f"collective {self.sequence}, {self.op}"
         notes = [self.what] if self.what else []
         if self.is_point_to_point:
@@ -121,7 +125,16 @@ class CallLog:
         """Add a call, overwriting the 64th before it."""
         line = call.line and (call.line.filename, call.line.number, call.line.function, call.line.text)
         text = _text_of(
-            call.op, call.ranks, call.dtype, call.shape, call.peer, call.tag, call.reduction, line, call.group
+            call.op,
+            call.ranks,
+            call.dtype,
+            call.shape,
+            call.peer,
+            call.tag,
+            call.reduction,
+            line,
+            call.group,
+            call.members,
         )
         if len(text) < _SLOT_BYTES - _HEAD_BYTES:
             head = b"%c%09d%09d" % (_MARKS[call.state], call.number, call.sequence)
@@ -169,9 +182,11 @@ def _text_of(
     reduction: str,
     line: tuple[str, int, str, str] | None,
     group: str,
+    members: str,
 ) -> bytes:
     """Encode a call as JSON, without the fields that change each time: its number, sequence and state."""
-    call = Call(0, op, ranks, 0, dtype, shape, peer, tag, reduction, Line(*line) if line else None, group=group)
+    at = Line(*line) if line else None
+    call = Call(0, op, ranks, 0, dtype, shape, peer, tag, reduction, at, group=group, members=members)
     return json.dumps(call.to_fields()).encode()
 
 

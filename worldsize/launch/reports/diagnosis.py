@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from worldsize.launch.protocol.call_log import WAITING, Call
+from worldsize.launch.protocol.call_log import NEW_GROUP, WAITING, Call
 from worldsize.launch.protocol.source import Line, is_cell
 
 _MOST_STEPS = 4  # steps of a cycle that are described
@@ -88,7 +88,7 @@ def mismatch(standings: Sequence[StoppedRank]) -> Diagnosis | None:
 
 def _signature(call: Call) -> tuple[object, ...]:
     num_items = math.prod(call.shape) if call.op in _SAME_SIZE and call.shape is not None else None
-    return call.op, call.dtype, num_items, call.peer, call.reduction
+    return call.op, call.dtype, num_items, call.peer, call.reduction, call.members
 
 
 def _describe_mismatch(calls: dict[int, Call]) -> Diagnosis:
@@ -98,6 +98,8 @@ def _describe_mismatch(calls: dict[int, Call]) -> Diagnosis:
     is_tie = votes[kinds[0]] == votes[kinds[-1]]
     parts = [f"{name_ranks(ranks)} {'call' if ranks[1:] else 'calls'} {calls[ranks[0]]}" for ranks in groups]
     sentence = "Collectives do not match: " + ", ".join(parts).replace(", Rank", ", rank")
+    if any(call.op == NEW_GROUP for call in calls.values()):
+        sentence += "; every rank must call new_group for every group, in the same order, including groups without it"
     return Diagnosis(sentence + ".", sorted(calls) if is_tie else groups[0], calls)
 
 

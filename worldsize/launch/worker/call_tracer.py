@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_POINT, WAITING, Call, CallLog
+from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, NEW_GROUP, POINT_TO_POINT, WAITING, Call, CallLog
 from worldsize.launch.protocol.source import Line, line_of
 from worldsize.launch.worker import spans
 from worldsize.message import MAX_WORD
@@ -34,6 +34,7 @@ _PAYLOADS = {
     "irecv": "tensor",
     "isend": "tensor",
     "monitored_barrier": None,
+    NEW_GROUP: None,
     "recv": "tensor",
     "reduce": "tensor",
     "reduce_scatter": "output",
@@ -100,9 +101,11 @@ class _Tracer:
 
         @functools.wraps(fn)
         def noted(*args: Any, **kwargs: Any) -> Any:
-            if self._inside.yes:  # one of torch's own functions calls another
+            arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+            # one of torch's own functions calls another, or the group's members make it by themselves
+            if self._inside.yes or arguments.get("use_local_synchronization"):
                 return fn(*args, **kwargs)
-            number = self._note(op, {**dict(zip(names, args, strict=False)), **kwargs}, payload)
+            number = self._note(op, arguments, payload)
             with _During(self, number) as call:
                 work = fn(*args, **kwargs)
                 if isinstance(work, self._work_type):
@@ -158,6 +161,8 @@ class _Tracer:
         try:
             call = self._call(number, op, arguments, payload, line_of(sys._getframe(2)))
             self._call_log.write(call)
+            if op == NEW_GROUP:  # it moves no data
+                return number
             spans.calls.begin(call, arguments.get(payload) if payload else None, arguments.get("group"))
         except Exception:  # torch itself reports the error
             self._call_log.write(Call(number, op))
@@ -165,7 +170,7 @@ class _Tracer:
 
     def _call(self, number: int, op: str, arguments: dict[str, Any], payload: str | None, line: Line | None) -> Call:
         group = arguments.get("group")
-        name, ranks = _group_of(group)
+        name, ranks = (NEW_GROUP, None) if op == NEW_GROUP else _group_of(group)
         sequence = 0
         if op not in POINT_TO_POINT and _is_group(group):
             sequence = self._num_collectives[name] = self._num_collectives.get(name, 0) + 1
@@ -184,7 +189,14 @@ class _Tracer:
             reduction=_reduction_of(arguments)[:MAX_WORD],
             line=line,
             group=name[:MAX_WORD],
+            members=_members_of(arguments)[:MAX_WORD] if op == NEW_GROUP else "",
         )
+
+
+def _members_of(arguments: Mapping[str, Any]) -> str:
+    """The ranks of the group that a call of `new_group` makes."""
+    ranks = arguments.get("ranks")
+    return "all ranks" if ranks is None else str(sorted(map(int, ranks)))
 
 
 def _reduction_of(arguments: Mapping[str, Any]) -> str:
