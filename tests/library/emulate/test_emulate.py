@@ -1,6 +1,7 @@
 """The same programs on the emulated cluster: the data that Gloo gives, in the time that the cluster takes."""
 
 import dataclasses
+import json
 import os
 import signal
 import time
@@ -596,6 +597,26 @@ print(sys.argv[1:], os.environ["LOCAL_RANK"], int(total[0]), __name__)
 dist.destroy_process_group()
 sys.exit(int(sys.argv[1]))
 """
+
+
+VARIABLES = """
+import json, os
+
+names = ("MASTER_", "RANK", "LOCAL_", "WORLD_", "GROUP_", "ROLE_", "TORCHELASTIC_R", "TORCHELASTIC_MAX")
+print(json.dumps({name: value for name, value in os.environ.items() if name.startswith(names)}))
+"""
+
+
+def test_a_script_on_an_emulated_cluster_has_the_variables_that_torchrun_sets(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(VARIABLES)
+    runs = [ws.torchrun(path, cluster=cluster, nproc_per_node=2, echo=False) for cluster in (None, "dgx-h100")]
+    real, emulated = (json.loads(run.output[1]) for run in runs)
+    assert set(real) == set(emulated)
+    own = {"MASTER_PORT", "TORCHELASTIC_RUN_ID"}
+    assert {name: emulated[name] for name in set(real) - own} == {name: real[name] for name in set(real) - own}
+    last = json.loads(ws.torchrun(path, cluster="a100-hdr", echo=False).output[9])
+    assert (last["GROUP_RANK"], last["LOCAL_RANK"], last["GROUP_WORLD_SIZE"]) == ("1", "1", "2")
 
 
 def test_a_script_joins_the_emulated_cluster_instead(tmp_path):

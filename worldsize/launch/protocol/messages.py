@@ -105,7 +105,12 @@ class RunFunction(Message, frozen=True):
     @property
     def local_rank(self) -> int:
         """The rank's number on its node."""
-        return self.rank % (self.emulated.local_world_size if self.emulated else self.world_size)
+        return self.rank % self.local_world_size
+
+    @property
+    def local_world_size(self) -> int:
+        """The number of ranks on each node."""
+        return min(self.emulated.local_world_size, self.world_size) if self.emulated else self.world_size
 
 
 class RunScript(Message, frozen=True):

@@ -222,7 +222,8 @@ def prepare(job: RunFunction) -> None:
     """Make this process look like the launcher: environment, folder, search path, cells."""
     if job.network:
         enter_network(job.network)
-    here = {"RANK": job.rank, "LOCAL_RANK": job.local_rank, "WORLD_SIZE": job.world_size}
+    here = {"RANK": job.rank, "LOCAL_RANK": job.local_rank}
+    here |= {"WORLD_SIZE": job.world_size, "LOCAL_WORLD_SIZE": job.local_world_size}
     os.environ.update({**job.env, **{name: str(number) for name, number in here.items()}})
     if job.place:
         os.chdir(job.place.cwd)

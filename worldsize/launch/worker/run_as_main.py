@@ -36,11 +36,21 @@ def play_joined(path: str, *args: str) -> None:
             )
 
     dist.init_process_group = distributed_c10d.init_process_group = joined
+    os.environ.update(_set_by_torchrun(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))))
     try:
         play(path, *args)
     except SystemExit as leave:
         if code := exit_code(leave):
             raise SystemExit(code) from None
+
+
+def _set_by_torchrun(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
+    """The variables that torchrun sets in addition; at the master's address nobody listens."""
+    role = {"ROLE_NAME": "default", "ROLE_RANK": rank, "ROLE_WORLD_SIZE": world_size}
+    nodes = {"GROUP_RANK": rank // local_world_size, "GROUP_WORLD_SIZE": -(-world_size // local_world_size)}
+    elastic = {f"TORCHELASTIC_{name}": 0 for name in ("RESTART_COUNT", "MAX_RESTARTS")}
+    master = {"MASTER_ADDR": "localhost", "MASTER_PORT": 29500, "TORCHELASTIC_RUN_ID": "none"}
+    return {name: str(value) for name, value in (role | nodes | elastic | master).items()}
 
 
 def exit_code(leave: SystemExit) -> int:
