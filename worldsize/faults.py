@@ -26,7 +26,9 @@ class SlowRank:
     def __post_init__(self) -> None:
         _need_factor(self.factor)
         if not 0 <= self.share <= 1:
-            raise ValueError(f"share is {self.share}; it is the part of the rank's steps that are slow, from 0 to 1")
+            raise ValueError(
+                f"share is {self.share}; it must be the fraction of the rank's steps that are slow, from 0 to 1"
+            )
 
     def on(self, cluster: Cluster, world_size: int) -> SlowRank:
         """Draw the rank."""
@@ -96,7 +98,7 @@ class LostRank(_FaultAfterCalls):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_heard_after_s is not None and not 0 <= self.is_heard_after_s < math.inf:
-            raise ValueError(f"is_heard_after_s is {self.is_heard_after_s}; it is a number of seconds, 0 or more")
+            raise ValueError(f"is_heard_after_s is {self.is_heard_after_s}; it must be a number of seconds, 0 or more")
 
 
 class SilentError(_FaultAfterCalls):
@@ -123,7 +125,7 @@ class Faults:
                 known = ", ".join(kind.__name__ for kind in get_args(Fault))
                 raise ValueError(f"{fault!r} is not a fault; give one of {known}")
         if isinstance(faults, Fault):
-            raise ValueError(f"faults is a list; write faults=[{faults!r}]")
+            raise ValueError(f"faults must be a list; write faults=[{faults!r}]")
         drawn = [fault.on(cluster, world_size) for fault in faults]
         self._cluster = cluster
         self._slow: dict[Hop, float] = {}
@@ -236,4 +238,4 @@ def _drawn_rank(rank: int | None, seed: int, world_size: int) -> int:
 
 def _need_factor(factor: float) -> None:
     if not factor >= 1:
-        raise ValueError(f"factor is {factor}; it is how many times slower, 1 or more")
+        raise ValueError(f"factor is {factor}; it must be how many times slower, 1 or more")

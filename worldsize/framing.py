@@ -71,7 +71,7 @@ def read_fields(header: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(header)
     except RecursionError:
-        raise ValueError("a header nested too deeply") from None
+        raise ValueError("the header is nested too deeply") from None
     if not isinstance(fields, dict):
         raise ValueError(f"expected named fields, got a {type(fields).__name__}")
     return fields
@@ -111,9 +111,9 @@ class Inbox:
 
 def _refuse_too_long(header_bytes: int, body_bytes: int, max_header_bytes: int, max_body_bytes: int) -> None:
     if header_bytes > max_header_bytes:
-        raise ValueError(f"a header of {header_bytes} bytes; at most {max_header_bytes} are taken")
+        raise ValueError(f"the header has {header_bytes} bytes; the limit is {max_header_bytes}")
     if body_bytes > max_body_bytes:
-        raise TooLong(f"a message of {body_bytes} bytes; at most {max_body_bytes} are taken")
+        raise TooLong(f"the message has {body_bytes} bytes; the limit is {max_body_bytes}")
 
 
 def _exactly(sock: socket.socket, num_bytes: int) -> bytes:

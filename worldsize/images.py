@@ -53,7 +53,7 @@ def cifar10_files(folder: str | os.PathLike[str] | None = None) -> list[Path]:
     if not paths:
         raise ValueError(
             f"There are no CIFAR-10 files in {os.fspath(where)!r}: no data_batch_1.bin. Get the binary version from "
-            f"www.cs.toronto.edu/~kriz/cifar.html, unpack it, and let {CIFAR10_FOLDER} name its folder."
+            f"www.cs.toronto.edu/~kriz/cifar.html, unpack it, and set {CIFAR10_FOLDER} to its folder."
         )
     return paths
 
@@ -63,5 +63,7 @@ def _cifar10_records(path: Path) -> np.ndarray:
     num_bytes = 1 + int(np.prod(_CIFAR10_PIXELS))
     values = np.fromfile(path, dtype=np.uint8)
     if not values.size or values.size % num_bytes or values[::num_bytes].max() > 9:
-        raise ValueError(f"{path} is not a file of CIFAR-10's binary version: records of a label and 3,072 pixels.")
+        raise ValueError(
+            f"{path} is not a file of CIFAR-10's binary version, whose records are a label and 3,072 pixel bytes."
+        )
     return values.reshape(-1, num_bytes)

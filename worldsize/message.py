@@ -77,4 +77,4 @@ def _plain(value: Any) -> Any:
         return float.__float__(value)
     if isinstance(value, Mapping):
         return dict(cast(Mapping[str, Any], value))
-    raise TypeError(f"a {type(value).__name__} cannot travel in a message")
+    raise TypeError(f"a {type(value).__name__} cannot be sent in a message")

@@ -64,9 +64,9 @@ def test_a_closed_end_is_none_between_messages_and_an_error_within_one(pair):
 @pytest.mark.parametrize(
     ("lengths", "words"),
     [
-        ((2, LIMIT + 1), f"a message of {LIMIT + 1} bytes; at most {LIMIT} are taken"),
-        ((2, (1 << 64) - 1), f"a message of {(1 << 64) - 1} bytes; at most {LIMIT} are taken"),
-        ((LIMIT + 1, 0), f"a header of {LIMIT + 1} bytes; at most {LIMIT} are taken"),
+        ((2, LIMIT + 1), f"the message has {LIMIT + 1} bytes; the limit is {LIMIT}"),
+        ((2, (1 << 64) - 1), f"the message has {(1 << 64) - 1} bytes; the limit is {LIMIT}"),
+        ((LIMIT + 1, 0), f"the header has {LIMIT + 1} bytes; the limit is {LIMIT}"),
     ],
 )
 def test_receive_takes_nothing_beyond_its_limits(pair, lengths, words):
@@ -111,5 +111,5 @@ def test_what_is_not_named_fields_is_refused(header):
 @pytest.mark.parametrize("lengths", [(0, LIMIT + 1), ((8 << 20) + 1, 0), ((1 << 32) - 1, (1 << 64) - 1)])
 def test_an_inbox_refuses_a_long_message_before_it_has_come(lengths):
     inbox = Inbox(LIMIT)
-    with pytest.raises(ValueError, match="at most"):
+    with pytest.raises(ValueError, match="the limit is"):
         inbox.feed(struct.pack("<IQ", *lengths))

@@ -84,12 +84,15 @@ def test_nodes_without_a_network_cannot_be_two():
     ("change", "sentence"),
     [
         ({"gpus_per_node": 0}, "gpus_per_node is 0; it must be more than 0"),
-        ({"intra": hardware.IB_NDR}, "intra is InfiniBand NDR, of kind 'rdma'; a node's GPUs are joined by a Link of"),
+        (
+            {"intra": hardware.IB_NDR},
+            "intra is InfiniBand NDR, of kind 'rdma'; a node's GPUs are connected by a Link of",
+        ),
         ({"nics_per_node": 5}, "5 NICs for 4 GPUs; nics_per_node must be at most gpus_per_node"),
-        ({"oversubscription": 0.5}, "oversubscription is 0.5; it is downlinks over uplinks, 1 or more"),
+        ({"oversubscription": 0.5}, "oversubscription is 0.5; it must be the downlinks per uplink, 1 or more"),
         ({"nodes_per_leaf": 0}, "nodes_per_leaf is 0; it must be more than 0"),
-        ({"is_switched": False}, "give the bridge's capacity with is_switched=False, and only then"),
-        ({"bridge_bytes_per_s": 1 * GB}, "give the bridge's capacity with is_switched=False, and only then"),
+        ({"is_switched": False}, "give the bridge's capacity if is_switched=False, and only then"),
+        ({"bridge_bytes_per_s": 1 * GB}, "give the bridge's capacity if is_switched=False, and only then"),
     ],
 )
 def test_a_cluster_says_what_is_wrong_with_it(change, sentence):
@@ -116,7 +119,7 @@ def test_a_link_says_what_is_wrong_with_it(change, sentence):
     ("changed", "change", "sentence"),
     [
         (hardware.HOST_DDR5, {"gpus_per_uplink": 0}, "gpus_per_uplink is 0; it must be more than 0"),
-        (hardware.HOST_DDR5, {"link": hardware.IB_NDR}, "of kind 'rdma'; a GPU is joined to its host by a Link of"),
+        (hardware.HOST_DDR5, {"link": hardware.IB_NDR}, "of kind 'rdma'; a GPU is connected to its host by a Link of"),
         (hardware.HOST_DDR5, {"source": "a friend"}, "names no year"),
         (hardware.NFS, {"write_bytes_per_s": -1.0}, "write_bytes_per_s is -1.0; it must be more than 0"),
         (hardware.NFS, {"total_read_bytes_per_s": 0.0}, "total_read_bytes_per_s is 0.0; it must be more than 0"),
@@ -127,7 +130,7 @@ def test_a_link_says_what_is_wrong_with_it(change, sentence):
         ),
         (hardware.NFS, {"latency_s": -1.0}, "latency_s is -1.0; it must be 0 or more seconds"),
         (hardware.NFS, {"source": ""}, "names no year"),
-        (hardware.NVME_8, {"is_on_nics": True}, "is_on_nics is for a store that nodes share; give its total rates"),
+        (hardware.NVME_8, {"is_on_nics": True}, "is_on_nics needs a store that the nodes share; give its total rates"),
         (FAT_TREE, {"local_storage": hardware.NFS}, "local_storage is NFS, which all nodes share"),
         (FAT_TREE, {"shared_storage": hardware.NVME_8}, "of which each node has its own; give the rates that all"),
         (hardware.PCIE_BOX, {"shared_storage": replace(hardware.NFS, is_on_nics=True)}, "give inter=, their Link"),
@@ -256,7 +259,7 @@ def test_an_unknown_hop_is_refused(hop):
 
 
 def test_a_hop_of_a_kind_that_a_cluster_does_not_have_is_refused():
-    with pytest.raises(ValueError, match="dgx-h100 has no leaf, and so no hop 'leaf0 up'"):
+    with pytest.raises(ValueError, match="dgx-h100 has no leaf, so it has no hop 'leaf0 up'"):
         hardware.DGX_H100.capacity_bytes_per_s(FAT_TREE.hop("leaf0 up"))
 
 

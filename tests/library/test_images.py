@@ -27,7 +27,7 @@ def test_files_that_are_not_cifar10_are_refused(tmp_path, monkeypatch, spoilt):
     monkeypatch.delenv("WORLDSIZE_CIFAR10", raising=False)
     said = r"data_batch_1\.bin is not a file of CIFAR-10's binary version"
     if spoilt == "missing":
-        said = "let WORLDSIZE_CIFAR10 name its folder"
+        said = "set WORLDSIZE_CIFAR10 to its folder"
     else:
         contents = {"short": bytes(3072), "label 10": bytes([10]) + bytes(3072), "empty": b""}[spoilt]
         (tmp_path / "data_batch_1.bin").write_bytes(contents)

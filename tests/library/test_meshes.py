@@ -147,13 +147,13 @@ def test_a_drawn_slow_link_is_one_of_the_mesh():
 @pytest.mark.parametrize(
     ("num_links", "sentence"),
     [
-        (((0, 1), (2, 0)), "num_links[0][1] is 1 and num_links[1][0] is 2; a link joins both ways"),
-        (((1, 1), (1, 0)), "num_links[0][0] is 1; no link joins a GPU to itself"),
-        (((0, -1), (-1, 0)), "num_links[0][1] is -1; it is a number of links, 0 or more"),
-        (((0, 0.5), (0.5, 0)), "num_links[0][1] is 0.5; it is a number of links, 0 or more"),
-        (((0, 1, 1), (1, 0)), "num_links has rows of [3, 2]; it must be square, 2 to 8"),
-        (((0,) * 9,) * 9, "it must be square, 2 to 8"),
-        (((0, 0), (0, 0)), "num_links joins no two GPUs; leave the mesh out"),
+        (((0, 1), (2, 0)), "num_links[0][1] is 1 and num_links[1][0] is 2; give both the same number"),
+        (((1, 1), (1, 0)), "num_links[0][0] is 1; it must be 0, because no link connects a GPU to itself"),
+        (((0, -1), (-1, 0)), "num_links[0][1] is -1; it must be a number of links, 0 or more"),
+        (((0, 0.5), (0.5, 0)), "num_links[0][1] is 0.5; it must be a number of links, 0 or more"),
+        (((0, 1, 1), (1, 0)), "num_links has rows of lengths [3, 2]; give 2 to 8 rows as long as their number"),
+        (((0,) * 9,) * 9, "give 2 to 8 rows as long as their number"),
+        (((0, 0), (0, 0)), "num_links connects no GPUs; leave the mesh out"),
     ],
 )
 def test_a_mesh_says_what_is_wrong_with_it(num_links, sentence):
@@ -162,9 +162,9 @@ def test_a_mesh_says_what_is_wrong_with_it(num_links, sentence):
 
 
 def test_a_mesh_is_of_links_between_the_gpus_of_its_node():
-    with pytest.raises(ValueError, match=re.escape("(0, 4) is no pair of GPUs of the node; they are 0 to 3")):
+    with pytest.raises(ValueError, match=re.escape("(0, 4) is not a pair of GPUs of the node, which are 0 to 3")):
         Mesh.of_pairs(LINK, 4, {(0, 4): 1})
-    with pytest.raises(ValueError, match="a mesh is of links of kind='nvlink'; PCIe 4 x16 is of kind 'pcie'"):
+    with pytest.raises(ValueError, match="a mesh needs links of kind='nvlink'; PCIe 4 x16 is of kind 'pcie'"):
         Mesh(hardware.PCIE4, ((0, 1), (1, 0)))
-    with pytest.raises(ValueError, match="dgx-a100: a mesh of 4 GPUs in nodes of 8 GPUs"):
+    with pytest.raises(ValueError, match="dgx-a100: the mesh has 4 GPUs, but a node has 8"):
         replace(cluster("dgx-a100"), mesh=complete(4))

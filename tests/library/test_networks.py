@@ -259,14 +259,20 @@ def test_a_slow_uplink_or_global_link_slows_what_crosses_it():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: FatTree(()), "the levels are called []; give at least one, each a name of its own, such as leaf"),
+        (lambda: FatTree(()), "the levels are called []; give at least one level"),
         (lambda: FatTree((Level("nic", 2),)), "the levels are called ['nic']"),
-        (lambda: FatTree((Level("leaf", 2, 0.5),)), "oversubscription is 0.5; it is downlinks over uplinks, 1 or more"),
+        (
+            lambda: FatTree((Level("leaf", 2, 0.5),)),
+            "oversubscription is 0.5; it must be the downlinks per uplink, 1 or more",
+        ),
         (lambda: FatTree((Level("leaf", 0),)), "leaf: num_nodes is 0; it must be more than 0"),
-        (lambda: FatTree((Level("leaf", 4), Level("pod", 6))), "a pod of 6 nodes above a leaf of 4: each level needs"),
-        (lambda: FatTree((Level("leaf"), Level("pod", 6))), "a pod of 6 nodes above a leaf of None"),
+        (
+            lambda: FatTree((Level("leaf", 4), Level("pod", 6))),
+            "a pod has 6 nodes, and a leaf below it has 4: each level needs",
+        ),
+        (lambda: FatTree((Level("leaf"), Level("pod", 6))), "a pod has 6 nodes, and a leaf below it has None"),
         (lambda: Dragonfly(0, 4), "a dragonfly's nics_per_router is 0; it must be more than 0"),
-        (lambda: replace(NODES, network=CANONICAL, oversubscription=2.0), "with network=, say them there"),
+        (lambda: replace(NODES, network=CANONICAL, oversubscription=2.0), "with network=, describe its levels there"),
         (lambda: replace(hardware.DGX_H100, network=CANONICAL), "a network needs inter=, the Link of its NICs"),
         (
             lambda: replace(hardware.H100_NDR, network=Dragonfly(3, 4)),

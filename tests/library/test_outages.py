@@ -128,7 +128,7 @@ def test_a_save_that_comes_sooner_than_a_job_takes_is_refused_at_once():
         asked.append(status)
         return 5
 
-    with pytest.raises(ValueError, match="saves after 5 s; 60 s is the least that this job takes"):
+    with pytest.raises(ValueError, match="saves after 5 s; this job needs at least 60 s"):
         outages.endure(hasty, JOB, [], YEAR_S, least_s=60)
     assert len(asked) == 1 and outages.endure(60, JOB, [], 600, least_s=60).num_saves == 9
 
@@ -158,7 +158,7 @@ def test_the_published_interruptions_are_those_of_the_table():
     causes = outages.published()
     assert causes[0].name == "Faulty GPU"
     assert sum(cause.per_node_hour for cause in causes) * 2048 * 54 * 24 == pytest.approx(419)
-    with pytest.raises(ValueError, match="there are those of BLOOM, Llama 3, OPT"):
+    with pytest.raises(ValueError, match="choose one of BLOOM, Llama 3, OPT"):
         outages.published("Gemini")
 
 
@@ -177,27 +177,27 @@ def test_draws_follow_the_rates_and_the_seed():
     [
         (lambda: TrainingJob(0, 1, 1), "1 node or more"),
         (lambda: TrainingJob(4, 1, math.nan), "start_s is nan"),
-        (lambda: TrainingJob(4, 5, 1, write_s=2), "write_s is 2, less than stall_s, 5"),
+        (lambda: TrainingJob(4, 5, 1, write_s=2), "write_s is 2; it must be at least stall_s, which is 5"),
         (lambda: TrainingJob(math.nan, 1, 1), "1 node or more"),
         (lambda: TrainingJob(2.5, 1, 1), "1 node or more"),
         (lambda: Cause("gpu", 0), "per_node_hour is 0"),
-        (lambda: NodeFailure(-5, 0, "gpu"), "time_s and away_s are seconds, 0 or more"),
-        (lambda: NodeFailure(math.nan, 0, "gpu"), "time_s and away_s are seconds, 0 or more"),
-        (lambda: NodeFailure(1, 0, "gpu", away_s=math.nan), "time_s and away_s are seconds, 0 or more"),
-        (lambda: NodeFailure(1, 1.5, "gpu"), "node is the number of a node"),
+        (lambda: NodeFailure(-5, 0, "gpu"), "time_s and away_s must be seconds, 0 or more"),
+        (lambda: NodeFailure(math.nan, 0, "gpu"), "time_s and away_s must be seconds, 0 or more"),
+        (lambda: NodeFailure(1, 0, "gpu", away_s=math.nan), "time_s and away_s must be seconds, 0 or more"),
+        (lambda: NodeFailure(1, 1.5, "gpu"), "node must be a whole number"),
         (lambda: outages.draw(outages.published(), 4, math.inf), "span_s is inf"),
         (lambda: outages.draw(outages.published(), 4, math.nan), "span_s is nan"),
         (lambda: outages.draw(outages.published(), 4, -1), "span_s is -1"),
-        (lambda: outages.draw(outages.published(), 2.5, 1), "at least one node"),
-        (lambda: outages.endure(1e-12, TrainingJob(4, 0, 1), [], 1e6), "more than 10,000,000 saves in 1e.06 s"),
+        (lambda: outages.draw(outages.published(), 2.5, 1), "num_nodes is .*; it must be a whole number, 1 or more"),
+        (lambda: outages.endure(1e-12, TrainingJob(4, 0, 1), [], 1e6), "more than 10,000,000 checkpoints in 1e.06 s"),
         (lambda: outages.endure("9", JOB, [], 10), "saves after '9' s"),
         (lambda: Cause("gpu", 1, away_s=-1), "away_s is -1"),
-        (lambda: outages.draw(outages.published(), 0, 1), "at least one node"),
+        (lambda: outages.draw(outages.published(), 0, 1), "num_nodes is .*; it must be a whole number, 1 or more"),
         (lambda: outages.endure(0, JOB, [], 10), "saves after 0 s"),
         (lambda: outages.endure(lambda status: None, JOB, [], 10), "saves after None s"),
-        (lambda: outages.endure(lambda status: SavePlan(9, 2.5), JOB, [], 10), "wants 2.5 of the job's 4 nodes"),
+        (lambda: outages.endure(lambda status: SavePlan(9, 2.5), JOB, [], 10), "wants 2.5 nodes; give 1 to 4"),
         (lambda: outages.endure(9, JOB, [], 0), "span_s is 0"),
-        (lambda: outages.endure(lambda status: SavePlan(9, 5), JOB, [], 10), "wants 5 of the job's 4 nodes"),
+        (lambda: outages.endure(lambda status: SavePlan(9, 5), JOB, [], 10), "wants 5 nodes; give 1 to 4"),
         (lambda: outages.endure(9, JOB, [NodeFailure(1, 4, "gpu")], 10), "a node that the job does not have"),
     ],
 )

@@ -136,14 +136,14 @@ def test_unknown_quiz_names_those_there_are(bank):
         (
             "correct = true",
             f"correct = false{MISCOUNTED}",
-            r"\(t-two\): a single-choice question has exactly one .* one has 0",
+            r"\(t-two\): a single-choice question needs exactly one .* one has 0",
         ),
         (
             f"correct = false{MISCOUNTED}",
             "correct = true",
-            r"\(t-two\): a single-choice question has exactly one .* one has 2",
+            r"\(t-two\): a single-choice question needs exactly one .* one has 2",
         ),
-        (MISCOUNTED, "", r"question 1 \(t-two\), choice 2: a wrong choice names its misconception"),
+        (MISCOUNTED, "", r"question 1 \(t-two\), choice 2: a wrong choice must name its misconception"),
         ('"t-even"', '"t-two"', "line 20, question t-two: its id is used more than once"),
         (
             'kind = "single"',
@@ -161,7 +161,7 @@ def test_malformed_file_is_refused_by_file_question_and_reason(bank, old, new, s
 
 
 def test_multiple_choice_needs_a_correct_choice(bank):
-    with pytest.raises(ValueError, match=r"question 2 \(t-even\): a multiple-choice question has at least one"):
+    with pytest.raises(ValueError, match=r"question 2 \(t-even\): a multiple-choice question needs at least one"):
         quiz.load("test", bank(QUESTION.split('id = "t-even"')[0] + 'id = "t-even"' + _all_wrong()))
 
 

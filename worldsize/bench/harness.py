@@ -67,7 +67,9 @@ def measure(
     """
     task = Task.model_validate(task)
     if num_warmup_steps >= task.num_steps:
-        raise ValueError(f"{num_warmup_steps} steps to warm up leave none of {task.num_steps} to be timed")
+        raise ValueError(
+            f"num_warmup_steps is {num_warmup_steps}; it must be below the {task.num_steps} steps of the task"
+        )
     num_real = max_real_ranks or _num_real()
     plan = list(planned(world_sizes, num_real, num_repeats))
     measured = (program_sha256, task, num_warmup_steps, num_threads, asdict(cluster))

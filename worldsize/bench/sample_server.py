@@ -246,7 +246,7 @@ class SampleServer:
     def _refusal(self, wanted: list[Any]) -> str:
         """Why this request is refused; empty when it is not."""
         if not all(type(one) is int for one in wanted):
-            return f"rank, step, start and stop are whole numbers, not {wanted!r:.80}"
+            return f"rank, step, start and stop must be whole numbers, not {wanted!r:.80}"
         rank, step, start, stop = wanted
         if not 0 <= rank < _MAX_RANKS:
             return f"rank {rank!r:.20} does not exist: ranks are counted from 0"
@@ -254,10 +254,10 @@ class SampleServer:
             return f"there is no step {step}: steps are 0 to {self.task.num_steps - 1}"
         if not 0 <= start <= stop <= self.task.batch_size:
             return (
-                f"there are no samples {start} to {stop}: the global batch has {self.task.batch_size}, counted from 0"
+                f"there are no samples {start} to {stop}: the global batch has {self.task.batch_size}, numbered from 0"
             )
         if len(self.record.takes) >= _MAX_TAKES:
-            return f"samples were asked for more than {_MAX_TAKES} times"
+            return f"the program asked for samples more than {_MAX_TAKES} times"
         return ""
 
     def _hand_out(self, connection: _ClientConnection, take: Take) -> None:
@@ -277,7 +277,7 @@ class SampleServer:
                 return False
             self._checkpoints = CheckpointFolder(fds[0])
             if any(one.kind == "full_disk" for one in self.disturbances) and not self._checkpoints.is_on_small_disk:
-                reason = "a disk is filled up in a sandbox only; this one is as large as somebody's own"
+                reason = "a disk is filled up only inside a sandbox; this one is so large that it may be somebody's own"
                 framing.send(connection.sock, "refused", reason=reason)
                 return False
             self.record.saved_before = self._checkpoints.saved_before

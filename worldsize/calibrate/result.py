@@ -169,10 +169,10 @@ class Calibration:
     def busy_in_words(self) -> str:
         """How busy other work kept the machine."""
         if not self.busy_cores:
-            return "how busy it was, this system does not say"
+            return "this system does not report how busy it was"
         most = f"other work kept {max(self.busy_cores):.1f} of {self.num_cores} cores busy"
         if self.is_busy:
-            return f"{most}: times of messages and files are those of a busy machine; calibrate again when it is idle"
+            return f"{most}: messages and files were timed on a busy machine; calibrate again when it is idle"
         return f"{most}: idle enough"
 
     def draw(
@@ -238,7 +238,7 @@ class Calibration:
         for kind, rows in measured.items():
             for row in rows:
                 if not row["times_s"] or not all(float(one) > 0 for one in row["times_s"]):
-                    raise ValueError(f"{kind} has a row without times, or with one that is not above 0: {row}")
+                    raise ValueError(f"a row of {kind} has no times, or a time that is not above 0: {row}")
         busy_cores = tuple(map(float, fields["busy_cores"]))
         head: dict[str, Any] = {name: fields[name] for name in _FIELDS - {"format", "busy_cores"}}
         return cls(**head, busy_cores=busy_cores, measured=measured)

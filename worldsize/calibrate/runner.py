@@ -36,7 +36,7 @@ def calibrate(
     """
     world_size = arguments.whole_world_size(world_size)
     if not isinstance(num_threads, int) or num_threads < 1:
-        raise ValueError(f"num_threads is {num_threads!r}; it is the number of threads of a rank, at least 1")
+        raise ValueError(f"num_threads is {num_threads!r}; give the number of threads per rank, at least 1")
     if not budget_s >= _LEAST_BUDGET_S:
         raise ValueError(f"budget_s is {budget_s!r}; give {_LEAST_BUDGET_S:g} second or more")
     from worldsize.bench import machine  # it needs torch, which takes a second to import
@@ -80,7 +80,7 @@ def _refuse_busy(busy_cores: float | None, num_cores: int) -> None:
     if busy_cores is not None and is_busy([busy_cores]):
         raise ValueError(
             f"other work keeps {busy_cores:.1f} of {num_cores} cores busy: end it and calibrate again, or "
-            "calibrate with is_strict=False, and read in the result what then holds"
+            "pass is_strict=False and read in the result which figures still hold"
         )
 
 

@@ -86,9 +86,7 @@ def rented_usd(design: Design, days: float) -> Mapping[str, float]:
     """
     rent = design.rent
     if rent is None:
-        raise ValueError(
-            f"prices.usd_per_gpu_hour: what a {design.cluster.gpu.name} is rented for is not known; give it here"
-        )
+        raise ValueError(f"prices.usd_per_gpu_hour: the rent of a {design.cluster.gpu.name} is not known; give it here")
     return {"rent": design.num_gpus_in_all * days * DAY / HOUR * rent.usd_per_hour}
 
 

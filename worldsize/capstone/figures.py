@@ -138,7 +138,7 @@ def run(
     """
     step_s, parts = price(cost, plan or design.layout)
     if not 0 < step_s < math.inf:
-        raise ValueError(f"cost is {step_s} s for {design.layout}; a step takes more than 0 seconds, and ends")
+        raise ValueError(f"cost is {step_s} s for {design.layout}; it must be a finite number of seconds above 0")
     span_s = span_s or min(math.ceil(max(design.num_steps * step_s / SPAN_S, 1)), _MOST_SPANS) * SPAN_S
     job, num_nodes, rates = saves.job(design), design.num_nodes_in_all, tuple(saves.causes(design))
     if policy is None:

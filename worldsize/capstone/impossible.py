@@ -191,7 +191,7 @@ def _loose_cables(network: Network) -> str | None:
             )
     top = network.levels[-1]
     if top.num_up:
-        return f"network.levels: {top.name} has {top.num_up} ports up, and no switches are above it."
+        return f"network.levels: {top.name} has {top.num_up} ports up, but there are no switches above it."
     return None
 
 

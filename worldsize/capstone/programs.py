@@ -49,12 +49,12 @@ def load_programs(design: Design, folder: Path) -> StudentPrograms:
         return StudentPrograms(None, None, None)
     path = folder / named.file
     if not path.is_file():
-        raise ValueError(f"programs.file: there is no {path}")
+        raise ValueError(f"programs.file: {path} does not exist")
     with _explained(path):
         found = runpy.run_path(str(path), run_name="programs")
     cost, train, policy = (_function(found, name, path) for name in (named.cost, named.train, named.policy))
     if cost is train is policy is None:
-        raise ValueError(f"{path} has none of {named.cost}, {named.train} and {named.policy}")
+        raise ValueError(f"{path} defines none of {named.cost}, {named.train} and {named.policy}")
     # ranks explain what `train` raises
     return StudentPrograms(_explaining(cost, path), train, _explaining(policy, path))
 
@@ -72,7 +72,7 @@ def recorded(train: Callable[[Plan], Any], design: Design) -> Cost:
 
     def step_s(plan: Plan) -> float:
         if _sizes(plan) != _sizes(own):
-            raise OtherPlan(f"the step was recorded under {own} on {num_gpus:,} GPUs, and this is {plan}; record again")
+            raise OtherPlan(f"the step was recorded for {own} on {num_gpus:,} GPUs, not for {plan}; record it again")
         return run.step_s if plan.cluster == own.cluster else run.on(plan.cluster).step_s
 
     return step_s

@@ -126,7 +126,7 @@ class SlurmCluster:
             TimeoutError: some still are; the message lists them.
         """
         if not _until(lambda: not self.queue(job_id), within_s):
-            raise TimeoutError(f"after {within_s} s job {job_id} is not done: {'; '.join(self.queue(job_id))}")
+            raise TimeoutError(f"job {job_id} is not done after {within_s} s: {'; '.join(self.queue(job_id))}")
 
     def close(self) -> None:
         """End all processes of this Slurm, those of its jobs first."""
@@ -210,7 +210,7 @@ class SlurmCluster:
 
         if not _until(is_up, _STARTS_WITHIN_S) or self._started[-1].poll() is not None:
             lines = (self.folder / f"{program}.out").read_text(errors="replace").splitlines()
-            raise RuntimeError(f"{program} did not start: {' '.join(lines[-5:]) or 'it says nothing'}")
+            raise RuntimeError(f"{program} did not start: {' '.join(lines[-5:]) or 'it printed nothing'}")
 
     def _env(self) -> dict[str, str]:
         return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}

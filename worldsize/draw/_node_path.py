@@ -90,7 +90,7 @@ def _end(name: str, cluster: Cluster) -> PathEnd:
     if name in ("host", *_STORES):
         return PathEnd(name)
     if not (found := re.fullmatch(r"(?:node(\d+)\.)?gpu(\d+)", str(name))):
-        raise ValueError(f'{name!r} is no end of a path; give "gpu0", "node1.gpu0", "host", "storage" or "drives".')
+        raise ValueError(f'{name!r} is not an end of a path; give "gpu0", "node1.gpu0", "host", "storage" or "drives".')
     node, gpu = int(found[1] or 0), int(found[2])
     if node >= cluster.num_nodes or gpu >= cluster.gpus_per_node:
         raise ValueError(

@@ -100,7 +100,7 @@ def table(
     """
     if columns:
         if odd := [row for row in rows if len(row) != len(columns)]:
-            raise ValueError(f"A row needs {len(columns)} values, for {', '.join(columns)} and not {odd[0]}")
+            raise ValueError(f"A row needs {len(columns)} values, for {', '.join(columns)}; got {odd[0]}")
         rows = [dict(zip(columns, row, strict=True)) for row in rows]
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:

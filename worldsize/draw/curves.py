@@ -33,7 +33,7 @@ def curves(
         raise ValueError(f"No curve is called {difference_from!r}: choose one of {', '.join(series)}.")
     longest = max(len(values) for values in series.values())
     if x is not None and len(x) < longest:
-        raise ValueError(f"The longest curve has {longest} values, and x has places for {len(x)}.")
+        raise ValueError(f"The longest curve has {longest} values, but x has only {len(x)}.")
     places = x or range(1, longest + 1)
     picture = Picture(9, 5.0 if difference_from else 3.4)
     panels = picture.subplots(2 if difference_from else 1, sharex=True, squeeze=False)[:, 0]

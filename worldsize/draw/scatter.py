@@ -77,7 +77,7 @@ def scatter(
         height_in *= 1.25
         if height_in > _MOST_HEIGHT_IN:
             raise ValueError(
-                f"The names of {len(named)} points have no room: draw fewer points, or give shorter names."
+                f"There is no room for the names of {len(named)} points: draw fewer points or give shorter names."
             )
     picture.alt = _describe(named, families, x_label, y_label, title, log)
     return picture
@@ -101,12 +101,12 @@ def _check(named: Sequence[_Point], log: str) -> None:
     if not named:
         raise ValueError("There is no point to draw: give {name: (x, y), ...}.")
     if len(named) > _MOST:
-        raise ValueError(f"The names of {len(named)} points have no room beside them: draw {_MOST} or fewer.")
+        raise ValueError(f"There is no room for the names of {len(named)} points: draw {_MOST} or fewer.")
     if set(log) - {"x", "y"}:
         raise ValueError(f'log is {log!r}; give "x", "y" or "xy" for logarithmic axes.')
     for point in named:
         if not math.isfinite(point.x) or not math.isfinite(point.y):
-            raise ValueError(f"{point.name} is at ({point.x:g}, {point.y:g}), which no axis shows.")
+            raise ValueError(f"{point.name} is at ({point.x:g}, {point.y:g}): give finite numbers.")
         if any(value <= 0 for axis, value in zip("xy", (point.x, point.y), strict=True) if axis in log):
             raise ValueError(
                 f"{point.name} is at ({point.x:g}, {point.y:g}): a logarithmic axis has only values above 0."

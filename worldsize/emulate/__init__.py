@@ -78,7 +78,7 @@ def transfer(size_bytes: float, transfer: str) -> None:
     """
     size_bytes = _whole(size_bytes)
     if transfer not in TRANSFERS:
-        raise ValueError(f"a transfer is {transfer!r}; it must be one of {', '.join(TRANSFERS)}")
+        raise ValueError(f"transfer is {transfer!r}; it must be one of {', '.join(TRANSFERS)}")
     if not 0 <= size_bytes <= MAX_TRANSFER_BYTES:
         raise ValueError(f"size_bytes is {size_bytes}; it must be 0 to {MAX_TRANSFER_BYTES} bytes")
     client = _client()
@@ -150,7 +150,7 @@ def lane(name: str) -> Iterator[Lane]:
         yield work
         return
     if not name:
-        raise ValueError("a lane needs a name, which its work has on the timeline")
+        raise ValueError("a lane needs a name, under which the timeline shows its work")
     with client.on_lane(name, client.mark()):
         try:
             yield work

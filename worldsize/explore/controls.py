@@ -121,7 +121,7 @@ def _count(name: str, steps: float) -> int:
         ValueError: there are too many.
     """
     if steps >= _MOST_POSITIONS:
-        raise ValueError(f"{name}: this range has {steps + 1:,.0f} positions; {_MOST_POSITIONS:,} are the most.")
+        raise ValueError(f"{name}: this range has {steps + 1:,.0f} positions; at most {_MOST_POSITIONS:,} are allowed.")
     return math.floor(steps * (1 + 1e-12)) + 1
 
 

@@ -46,24 +46,26 @@ class Mesh:
         object.__setattr__(self, "num_links", tuple(tuple(row) for row in self.num_links))
         size = len(self.num_links)
         if self.link.kind != "nvlink":
-            raise ValueError(f"a mesh is of links of kind='nvlink'; {self.link.name} is of kind {self.link.kind!r}")
+            raise ValueError(f"a mesh needs links of kind='nvlink'; {self.link.name} is of kind {self.link.kind!r}")
         if not 2 <= size <= MAX_GPUS or any(len(row) != size for row in self.num_links):
-            raise ValueError(f"num_links has rows of {[len(row) for row in self.num_links]}; it must be square, 2 to 8")
+            raise ValueError(
+                f"num_links has rows of lengths {[*map(len, self.num_links)]}; give 2 to 8 rows as long as their number"
+            )
         for i, row in enumerate(self.num_links):
             for j, number in enumerate(row):
                 self._need_links(i, j, number)
         if not any(map(any, self.num_links)):
-            raise ValueError("num_links joins no two GPUs; leave the mesh out")
+            raise ValueError("num_links connects no GPUs; leave the mesh out")
 
     def _need_links(self, i: int, j: int, number: int) -> None:
         if number < 0 or number % 1:
-            raise ValueError(f"num_links[{i}][{j}] is {number!r}; it is a number of links, 0 or more")
+            raise ValueError(f"num_links[{i}][{j}] is {number!r}; it must be a number of links, 0 or more")
         if i == j and number:
-            raise ValueError(f"num_links[{i}][{i}] is {number}; no link joins a GPU to itself")
+            raise ValueError(f"num_links[{i}][{i}] is {number}; it must be 0, because no link connects a GPU to itself")
         if number != self.num_links[j][i]:
             raise ValueError(
                 f"num_links[{i}][{j}] is {number} and num_links[{j}][{i}] is {self.num_links[j][i]}; "
-                "a link joins both ways"
+                "give both the same number, because a link connects both ways"
             )
 
     @staticmethod
@@ -71,7 +73,7 @@ class Mesh:
         """Make the mesh of a node of `num_gpus` from the number of links of each connected pair."""
         need_positive("num_gpus", num_gpus)
         if unknown := [pair for pair in num_links if not all(0 <= gpu < num_gpus for gpu in pair)]:
-            raise ValueError(f"{unknown[0]} is no pair of GPUs of the node; they are 0 to {num_gpus - 1}")
+            raise ValueError(f"{unknown[0]} is not a pair of GPUs of the node, which are 0 to {num_gpus - 1}")
         rows = [[0] * num_gpus for _ in range(num_gpus)]
         for (i, j), number in num_links.items():
             rows[i][j] = rows[j][i] = number

@@ -75,19 +75,21 @@ class FatTree:
     def __post_init__(self) -> None:
         names = [level.name for level in self.levels]
         if not names or len(set(names)) < len(names) or _OTHER_KINDS & {*names}:
-            raise ValueError(f"the levels are called {names}; give at least one, each a name of its own, such as leaf")
+            raise ValueError(
+                f"the levels are called {names}; give at least one level, each with a different name, such as leaf"
+            )
         for level in self.levels:
             if level.oversubscription < 1:
                 raise ValueError(
-                    f"oversubscription is {level.oversubscription}; it is downlinks over uplinks, 1 or more"
+                    f"oversubscription is {level.oversubscription}; it must be the downlinks per uplink, 1 or more"
                 )
             if level.num_nodes is not None:
                 need_positive(f"{level.name}: num_nodes", level.num_nodes)
         for lower, upper in zip(self.levels, self.levels[1:], strict=False):
             if lower.num_nodes is None or (upper.num_nodes or 0) % lower.num_nodes:
                 raise ValueError(
-                    f"a {upper.name} of {upper.num_nodes} nodes above a {lower.name} of {lower.num_nodes}: "
-                    "each level needs a multiple of the nodes of the one below"
+                    f"a {upper.name} has {upper.num_nodes} nodes, and a {lower.name} below it has {lower.num_nodes}: "
+                    "each level needs a multiple of the nodes of the level below"
                 )
 
     def hops(self, src: Nic, dst: Nic, nics: Nics) -> tuple[Hop, ...]:

@@ -32,7 +32,8 @@ class Host:
             need_positive(f"{self.name}: {value}", getattr(self, value))
         if self.link.kind not in ("nvlink", "pcie"):
             raise ValueError(
-                f"{self.name}: link is {self.link.name}, of kind {self.link.kind!r}; a GPU is joined to its host by a "
+                f"{self.name}: link is {self.link.name}, of kind {self.link.kind!r}; a GPU is connected to its host "
+                "by a "
                 'Link of kind="pcie" or kind="nvlink"'
             )
         need_source(self.name, self.source)
@@ -62,13 +63,13 @@ class StorageSystem:
                 need_positive(f"{self.name}: total_{rate}", total)
         if (self.total_read_bytes_per_s is None) != (self.total_write_bytes_per_s is None):
             raise ValueError(
-                f"{self.name}: give both total_read_bytes_per_s and total_write_bytes_per_s, or neither where each "
-                "node has a store of its own"
+                f"{self.name}: give both total_read_bytes_per_s and total_write_bytes_per_s, or neither if each "
+                "node has its own store"
             )
         if self.latency_s < 0:
             raise ValueError(f"{self.name}: latency_s is {self.latency_s}; it must be 0 or more seconds")
         if self.is_on_nics and not self.is_shared:
-            raise ValueError(f"{self.name}: is_on_nics is for a store that nodes share; give its total rates")
+            raise ValueError(f"{self.name}: is_on_nics needs a store that the nodes share; give its total rates")
         need_source(self.name, self.source)
 
     @property

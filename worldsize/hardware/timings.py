@@ -39,11 +39,14 @@ class Timings:
 
     def __post_init__(self) -> None:
         if not any(not one.flops for one in self.operators):
-            raise ValueError("timings without a pass over memory; give one Timed at least whose flops are 0")
+            raise ValueError("the timings have no pass over memory; give at least one Timed whose flops are 0")
         for one in self.operators:
             is_finite = all(math.isfinite(value) for value in one[1:])
             if not is_finite or one.flops < 0 or one.size_bytes < 0 or one.time_s <= 0:
-                raise ValueError(f"the timing of {one.name} is {one}; its time must be more than 0, no value less")
+                raise ValueError(
+                    f"the timing of {one.name} is {one}; its time must be above 0 and its other numbers 0 or more, "
+                    "all finite"
+                )
 
     def time_s(self, name: str, flops: float, size_bytes: float, phase: str = "", speed: float = 1.0) -> float:
         """Return the seconds of an operator, including the program's overhead.
@@ -66,7 +69,7 @@ class Timings:
 
     def _product_s(self, name: str, flops: float, size_bytes: float) -> float:
         if not self._products:
-            raise ValueError(f"no product was measured, and so {name or 'this one'} has no time")
+            raise ValueError(f"no matmul was measured, so {name or 'a matmul'} cannot be priced")
         return flops / self.flops_per_s(name, flops, size_bytes)
 
     def _pass_s(self, name: str, size_bytes: float) -> float:

@@ -66,7 +66,8 @@ class Cluster:
         need_one_of(f"{self.name}: library", self.library, LIBRARIES)
         if self.intra.kind not in ("nvlink", "pcie"):
             raise ValueError(
-                f"{self.name}: intra is {self.intra.name}, of kind {self.intra.kind!r}; a node's GPUs are joined by a "
+                f"{self.name}: intra is {self.intra.name}, of kind {self.intra.kind!r}; a node's GPUs are connected "
+                "by a "
                 'Link of kind="nvlink" or kind="pcie"'
             )
         if self.num_nodes > 1 and self.inter is None:
@@ -78,38 +79,46 @@ class Cluster:
             )
         if self.oversubscription < 1:
             raise ValueError(
-                f"{self.name}: oversubscription is {self.oversubscription}; it is downlinks over uplinks, 1 or more"
+                f"{self.name}: oversubscription is {self.oversubscription}; it must be the downlinks per uplink, "
+                "1 or more"
             )
         if self.nodes_per_leaf is not None:
             need_positive(f"{self.name}: nodes_per_leaf", self.nodes_per_leaf)
         if self.is_switched != (self.bridge_bytes_per_s is None):
             raise ValueError(
                 f"{self.name}: bridge_bytes_per_s is {self.bridge_bytes_per_s} and is_switched is {self.is_switched}; "
-                "give the bridge's capacity with is_switched=False, and only then"
+                "give the bridge's capacity if is_switched=False, and only then"
             )
         if self.bridge_bytes_per_s is not None:
             need_positive(f"{self.name}: bridge_bytes_per_s", self.bridge_bytes_per_s)
         if self.mesh is not None and self.mesh.num_gpus != self.gpus_per_node:
-            raise ValueError(f"{self.name}: a mesh of {self.mesh.num_gpus} GPUs in nodes of {self.gpus_per_node} GPUs")
+            raise ValueError(
+                f"{self.name}: the mesh has {self.mesh.num_gpus} GPUs, but a node has {self.gpus_per_node}"
+            )
         if self.network is not None:
             self._check_network(self.network)
         if self.local_storage is not None and self.local_storage.is_shared:
-            raise ValueError(f"{self.name}: local_storage is {self.local_storage.name}, which all nodes share")
+            raise ValueError(
+                f"{self.name}: local_storage is {self.local_storage.name}, which all nodes share; give it as "
+                "shared_storage"
+            )
         if self.shared_storage is not None and not self.shared_storage.is_shared:
             raise ValueError(
                 f"{self.name}: shared_storage is {self.shared_storage.name}, of which each node has its own; give the "
                 "rates that all nodes share as total_read_bytes_per_s and total_write_bytes_per_s"
             )
         if self.shared_storage is not None and self.shared_storage.is_on_nics and self.inter is None:
-            raise ValueError(f"{self.name}: {self.shared_storage.name} is on the nodes' NICs; give inter=, their Link")
+            raise ValueError(
+                f"{self.name}: {self.shared_storage.name} is reached over the nodes' NICs; give inter=, their Link"
+            )
 
     def _check_network(self, network: Network) -> None:
         if self.inter is None:
             raise ValueError(f"{self.name}: a network needs inter=, the Link of its NICs")
         if (self.is_rail, self.oversubscription, self.nodes_per_leaf) != (True, 1.0, None):
             raise ValueError(
-                f"{self.name}: is_rail, oversubscription and nodes_per_leaf describe leaves alone; "
-                "with network=, say them there"
+                f"{self.name}: is_rail, oversubscription and nodes_per_leaf describe a network of leaves; "
+                "with network=, describe its levels there"
             )
         if isinstance(network, Dragonfly):
             network.check(self._nics)
@@ -305,7 +314,7 @@ class Cluster:
             return self.host.memory_bandwidth_bytes_per_s
         if hop.kind in (rates := self._storage_rates()):
             return rates[hop.kind]
-        raise ValueError(f"{self.name} has no {hop.kind}, and so no hop {hop.name!r}")
+        raise ValueError(f"{self.name} has no {hop.kind}, so it has no hop {hop.name!r}")
 
     def links_among(self, ranks: Sequence[int]) -> set[Hop]:
         """Return the links of the mesh, in both directions, between two of these ranks."""

@@ -20,4 +20,4 @@ def need_one_of(what: str, value: str, known: tuple[str, ...]) -> None:
 def need_source(name: str, source: str) -> None:
     """Raise ValueError unless the source names its year."""
     if not re.search(r"\b(19|20)\d\d\b", source):
-        raise ValueError(f"{name}: the source {source!r} names no year; say where the numbers come from, and of when")
+        raise ValueError(f"{name}: the source {source!r} names no year; say where the numbers come from, and when")

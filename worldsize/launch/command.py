@@ -64,7 +64,9 @@ def run_script(
     flags = Flags.parse(words)
     arguments.refuse_too_many(flags.num_ranks, "torchrun" if cluster is None else "warm")
     if "\n" in os.fspath(script):
-        raise ValueError("script is a path, and this is text of several lines: write it to a file, or use %%torchrun")
+        raise ValueError(
+            "script must be a path, but this is text of several lines: write it to a file, or use %%torchrun"
+        )
     if not Path(script).is_file():
         raise ValueError(f"there is no script {os.fspath(script)!r} in {os.getcwd()}")
     command = [os.fspath(script), *args]

@@ -35,7 +35,7 @@ def count_as(kind: str, tensors: Iterable[Any]) -> None:
         ValueError: the kind is unknown.
     """
     if kind not in KINDS:
-        raise ValueError(f"there is no memory of the kind {kind!r}; it is one of {', '.join(KINDS)}")
+        raise ValueError(f"there is no kind of memory called {kind!r}; choose one of {', '.join(KINDS)}")
     if meter := _meter():
         meter.count_as(kind, tensors)
 

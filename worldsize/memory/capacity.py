@@ -51,6 +51,4 @@ class Capacity:
         room_bytes = self.size_bytes - sum(sizes.values()) + activations
         if not activations or room_bytes <= 0:
             return []
-        return [
-            f"with activations of at most {units.format_bytes(room_bytes)}, by a smaller batch or by recomputing them"
-        ]
+        return [f"with activations of at most {units.format_bytes(room_bytes)}, with a smaller batch or recomputation"]

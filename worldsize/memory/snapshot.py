@@ -141,7 +141,7 @@ def of_snapshot(snapshot: Mapping[str, Any], device: int | None = None) -> Memor
     traces, segments = whole.device_traces, whole.segments
     device = _only_device(traces, segments) if device is None else device
     if not 0 <= device < len(traces):
-        raise ValueError(f"there is no device {device} in this snapshot of {len(traces)}")
+        raise ValueError(f"there is no device {device} in this snapshot; its devices are 0 to {len(traces) - 1}")
     in_use = [pair for segment in segments if segment.device == device for pair in _in_use(segment)]
     steps = _steps(traces[device], dict(in_use))
     if not any(step.made for step in steps):
@@ -156,7 +156,7 @@ def _only_device(traces: Sequence[Sequence[_Entry]], segments: Sequence[_Segment
     used = {number for number, trace in enumerate(traces) if trace}
     used = used or {segment.device for segment in segments}
     if len(used) > 1:
-        raise ValueError(f"this snapshot has devices {', '.join(map(str, sorted(used)))}: say which, by device=")
+        raise ValueError(f"this snapshot has devices {', '.join(map(str, sorted(used)))}: choose one with device=")
     return next(iter(used), 0)
 
 

@@ -105,9 +105,11 @@ class MemoryUse:
             ValueError: a kind is unknown or missing, or a curve is too long.
         """
         if self.sizes.keys() != set(KINDS) or any(holding.kind not in KINDS for holding in self.holdings):
-            raise ValueError(f"memory of the kinds {', '.join(map(repr, self.sizes))}"[:_MAX_CHARS])
+            raise ValueError(
+                f"the kinds of memory must be {', '.join(KINDS)}; got {', '.join(map(repr, self.sizes))}"[:_MAX_CHARS]
+            )
         if any(len(row) != len(self.operations) for row in self.sizes.values()):
-            raise ValueError("a memory curve whose kinds differ in length")
+            raise ValueError("the curve of each kind of memory must have as many points as operations")
 
 
 def thinned(curve: list[tuple[int, list[int]]], max_points: int) -> list[tuple[int, list[int]]]:

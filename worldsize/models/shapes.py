@@ -47,7 +47,7 @@ class Shape:
         if self.num_experts > 1 and self.family != "llama":
             raise ValueError(f"{self.name}: only the family 'llama' has experts; it is {self.family!r}")
         if self.width % (2 * self.num_heads):
-            raise ValueError(f"{self.name}: a width of {self.width} cannot be cut into {self.num_heads} even heads")
+            raise ValueError(f"{self.name}: a width of {self.width} cannot be split evenly into {self.num_heads} heads")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"{self.name}: {self.num_heads} heads cannot share {self.num_kv_heads} key/value heads evenly"

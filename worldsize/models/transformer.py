@@ -163,12 +163,14 @@ def _ends(shape: Shape, layers: range) -> tuple[bool, bool]:
         ValueError: a decoder of this shape cannot be built, or cannot be split this way.
     """
     if shape.family != "llama":
-        raise ValueError(f"Transformer has Llama's layers, and {shape.name} is of the family {shape.family!r}")
+        raise ValueError(f"Transformer has Llama's layers, but {shape.name} is of the family {shape.family!r}")
     if shape.num_experts > 1:
-        raise ValueError(f"Transformer has no experts, and {shape.name} has {shape.num_experts}; give num_experts=1")
+        raise ValueError(f"Transformer has no experts, but {shape.name} has {shape.num_experts}; give num_experts=1")
     if layers.step != 1 or not 0 <= layers.start < layers.stop <= shape.num_layers:
-        raise ValueError(f"layers is {layers}; it must be a part of range(0, {shape.num_layers}), and not empty")
+        raise ValueError(f"layers is {layers}; it must be a part of range(0, {shape.num_layers}) that is not empty")
     is_first, is_last = layers.start == 0, layers.stop == shape.num_layers
     if shape.is_tied and not (is_first and is_last):
-        raise ValueError(f"{shape.name}: a tied head needs the embedding in its stage; give is_tied=False to cut it")
+        raise ValueError(
+            f"{shape.name}: a tied head must be in the same stage as the embedding; give is_tied=False to split"
+        )
     return is_first, is_last

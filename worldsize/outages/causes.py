@@ -31,7 +31,7 @@ class Cause:
         if not 0 < self.per_node_hour < math.inf:
             raise ValueError(f"{self.name}: per_node_hour is {self.per_node_hour}; it must be a number above 0")
         if not 0 <= self.away_s < math.inf:
-            raise ValueError(f"{self.name}: away_s is {self.away_s}; it is a number of seconds, 0 or more")
+            raise ValueError(f"{self.name}: away_s is {self.away_s}; it must be a number of seconds, 0 or more")
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class NodeFailure:
 
     def __post_init__(self) -> None:
         if not 0 <= self.time_s < math.inf or not self.away_s >= 0:
-            raise ValueError(f"{self}: time_s and away_s are seconds, 0 or more")
+            raise ValueError(f"{self}: time_s and away_s must be seconds, 0 or more")
         if not isinstance(self.node, Integral):
-            raise ValueError(f"{self}: node is the number of a node")
+            raise ValueError(f"{self}: node must be a whole number")
 
 
 @cache
@@ -62,7 +62,7 @@ def published(source: str = "Llama 3") -> tuple[Cause, ...]:
     found = [_cause(row) for row in rows if row["source"] == source]
     if not found:
         raise ValueError(
-            f"no failures of {source!r}; there are those of {', '.join(sorted({r['source'] for r in rows}))}"
+            f"no failures are known from {source!r}; choose one of {', '.join(sorted({r['source'] for r in rows}))}"
         )
     return tuple(sorted(found, key=lambda cause: -cause.per_node_hour))
 
@@ -76,9 +76,9 @@ def draw(causes: Sequence[Cause], num_nodes: int, span_s: float, seed: int = 0) 
         ValueError: `num_nodes` is below 1, or `span_s` is not positive.
     """
     if not isinstance(num_nodes, Integral) or num_nodes < 1:
-        raise ValueError(f"num_nodes is {num_nodes!r}; there must be at least one node")
+        raise ValueError(f"num_nodes is {num_nodes!r}; it must be a whole number, 1 or more")
     if not 0 < span_s < math.inf:
-        raise ValueError(f"span_s is {span_s}; it is a number of seconds above 0")
+        raise ValueError(f"span_s is {span_s}; it must be a number of seconds above 0")
     if not causes:
         return []
     chance = random.Random(seed)

@@ -36,12 +36,14 @@ class TrainingJob:
     def __post_init__(self) -> None:
         are_whole = isinstance(self.num_nodes, Integral) and isinstance(self.num_spares, Integral)
         if not are_whole or self.num_nodes < 1 or self.num_spares < 0:
-            raise ValueError(f"a job has 1 node or more and 0 spares or more; got {self.num_nodes}, {self.num_spares}")
+            raise ValueError(
+                f"a job needs 1 node or more and 0 spares or more; got {self.num_nodes} and {self.num_spares}"
+            )
         for name in ("stall_s", "start_s", "durable_s"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}; it is a number of seconds, 0 or more")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be a number of seconds, 0 or more")
         if self.durable_s < self.stall_s:
-            raise ValueError(f"write_s is {self.write_s}, less than stall_s, {self.stall_s}: nothing waits for a save")
+            raise ValueError(f"write_s is {self.write_s}; it must be at least stall_s, which is {self.stall_s}")
 
     @property
     def durable_s(self) -> float:
@@ -113,7 +115,7 @@ def endure(
             not have.
     """
     if not 0 < span_s < math.inf:
-        raise ValueError(f"span_s is {span_s}; it is a number of seconds above 0")
+        raise ValueError(f"span_s is {span_s}; it must be a number of seconds above 0")
     return _Course(policy, job, failures, span_s, least_s).run()
 
 
@@ -157,17 +159,17 @@ class _Course:
             raise ValueError(f"at {status} the policy saves after {plan.save_after_s!r} s; it must be a number above 0")
         if plan.save_after_s < self.least_s:
             raise ValueError(
-                f"at {status} the policy saves after {plan.save_after_s:g} s; {self.least_s:g} s is the least that "
-                "this job takes"
+                f"at {status} the policy saves after {plan.save_after_s:g} s; this job "
+                f"needs at least {self.least_s:g} s"
             )
         if plan.save_after_s + self.job.stall_s < self.span_s / _MOST_SAVES:
             raise ValueError(
-                f"at {status} the policy saves after {plan.save_after_s} s: more than {_MOST_SAVES:,} saves in "
-                f"{self.span_s:g} s; its times are in seconds"
+                f"at {status} the policy saves after {plan.save_after_s} s: that is more than {_MOST_SAVES:,} "
+                f"checkpoints in {self.span_s:g} s; give its times in seconds"
             )
         is_given = plan.num_nodes is not None
         if is_given and not (isinstance(plan.num_nodes, Integral) and 1 <= plan.num_nodes <= self.job.num_nodes):
-            raise ValueError(f"at {status} the policy wants {plan.num_nodes} of the job's {self.job.num_nodes} nodes")
+            raise ValueError(f"at {status} the policy wants {plan.num_nodes} nodes; give 1 to {self.job.num_nodes}")
         return SavePlan(float(plan.save_after_s), int(plan.num_nodes) if plan.num_nodes is not None else None)
 
     def _follow(self, num_nodes: int, save_after_s: float) -> str:

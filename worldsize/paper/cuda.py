@@ -30,9 +30,9 @@ _OF_THE_ALLOCATOR = (
     "mem_get_info",
 )
 _NO_GPU = {  # torch's error without a GPU, and what to write instead
-    "Cannot access accelerator": 'no GPU to number: say ws.device() for a rank\'s device, or torch.device("cuda", 0)',
-    "Cannot get CUDA generator": "no generator of a GPU: make it by torch.Generator()",
-    "FSDP needs a non-CPU accelerator": "no GPU for FullyShardedDataParallel: shard by fully_shard, which is FSDP2",
+    "Cannot access accelerator": 'no GPU to number: use ws.device() as a rank\'s device, or torch.device("cuda", 0)',
+    "Cannot get CUDA generator": "no generator of a GPU: make one with torch.Generator()",
+    "FSDP needs a non-CPU accelerator": "no GPU for FullyShardedDataParallel: shard with fully_shard, which is FSDP2",
 }
 
 
@@ -92,15 +92,15 @@ def saying_why() -> Iterator[None]:
 
 
 def _refused(*_args: Any, **_kwargs: Any) -> NoReturn:
-    raise RuntimeError("on paper there is no CUDA: leave out this call, and say ws.device() for a rank's device")
+    raise RuntimeError("on paper there is no CUDA: leave out this call, and use ws.device() as a rank's device")
 
 
 def _refused_offload(*_args: Any, **_kwargs: Any) -> NoReturn:
-    raise RuntimeError("on paper a rank has one memory, its GPU's: leave out what is kept on the CPU")
+    raise RuntimeError("on paper a rank has one memory, its GPU's: keep nothing on the CPU")
 
 
 def _refused_memory(*_args: Any, **_kwargs: Any) -> NoReturn:
-    raise RuntimeError("on paper there is no CUDA whose memory is counted: leave out this call, and see run.memory")
+    raise RuntimeError("on paper there is no CUDA memory to count: leave out this call, and read run.memory")
 
 
 def _own(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,8 @@ def declared(tensor: torch.Tensor, *, on_paper: Sequence[int]) -> list[Any]:
     """
     if tensor.dim() != 1 or len(on_paper) != len(tensor):
         raise ValueError(
-            f"on_paper has {len(on_paper)} numbers; the tensor is of shape {tuple(tensor.shape)}: declare one for each"
+            f"on_paper has {len(on_paper)} numbers; the tensor has shape {tuple(tensor.shape)}: declare one number "
+            "for each element"
         )
     from torch._subclasses.fake_tensor import FakeTensor
 

@@ -140,7 +140,7 @@ def depths_of(depths: Sequence[int], num_layers: object) -> list[int]:
     rising = sorted(set(depths)) if is_sequence else []
     if not isinstance(num_layers, int) or len(rising) < 2 or rising[0] < 1 or rising[-1] > num_layers:
         raise ValueError(
-            f"depths are {depths!r}: name two or more numbers of layers, up to the first argument of the program, "
-            f"which is its number of layers; it is {num_layers!r}"
+            f"depths are {depths!r}: give two or more numbers of layers, none above the program's first argument, "
+            f"its number of layers, which is {num_layers!r}"
         )
     return rising

@@ -62,7 +62,9 @@ class StepFigures:
             ValueError: the number of tokens was not given.
         """
         if self.tokens_per_step is None:
-            raise ValueError("a program does not say what a token is: give tokens_per_step, of all ranks, to ws.paper")
+            raise ValueError(
+                "the program does not say how many tokens a step has: pass tokens_per_step, of all ranks, to ws.paper"
+            )
         if not self.step_s:
             raise ValueError("the step takes no time: the program computes and sends nothing")
         return self.tokens_per_step / self.step_s / self.world_size
@@ -100,10 +102,12 @@ class StepFigures:
         given = formula if isinstance(formula, Mapping) else _by_name(formula, formula(*args))
         here = self.by_name()
         if not given or (unknown := given.keys() - here.keys()):
-            what = f"{', '.join(sorted(unknown))} is not known" if given else "a formula without figures"
-            raise ValueError(f"{what} on paper; there are {', '.join(here)}")
+            what = f"a run on paper has no {', '.join(sorted(unknown))}" if given else "the formula returned no figures"
+            raise ValueError(f"{what}; known figures: {', '.join(here)}")
         if no_number := next((name for name, value in given.items() if not isinstance(value, Real)), None):
-            raise ValueError(f"a formula's figures are numbers; its {no_number} is a {type(given[no_number]).__name__}")
+            raise ValueError(
+                f"a formula's figures must be numbers; its {no_number} is a {type(given[no_number]).__name__}"
+            )
         rows = [
             {
                 "figure": name.rpartition("_")[0].replace("_", " ") if name in here else name,
@@ -151,5 +155,5 @@ def _by_name(formula: Callable[..., Any], value: Any) -> Mapping[str, float]:
     if isinstance(value, Mapping):
         return value
     if not isinstance(value, Real):
-        raise ValueError(f"a formula returns a number, or numbers by name; {value!r} is neither")
+        raise ValueError(f"a formula must return a number, or a dict of numbers by name; got {value!r}")
     return {formula.__name__: float(value)}

@@ -45,7 +45,7 @@ class PaperGroup(backend.EmulatedGroup):
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> NoReturn:
         """Raise NoData: which rank's message comes first depends on time."""
-        raise refusal("on paper nobody knows whose message comes first: name the sender, as by recv(tensor, src=...)")
+        raise refusal("on paper nobody knows whose message comes first: name the sender, as in recv(tensor, src=...)")
 
 
 def join(recorder: Recorder) -> None:

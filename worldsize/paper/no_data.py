@@ -34,8 +34,8 @@ def refusal(sentence: str) -> NoData:
     while frame is not None:
         if name := _OF_OBJECTS.get(frame.f_code):
             sentence = (
-                f"on paper there are no objects of other ranks for {name} to give: leave the call out, compute them "
-                "from the rank's number, or run this on an emulated cluster"
+                f"on paper {name} cannot give objects of other ranks: leave out the call, compute the objects from "
+                "the rank's number, or run this on an emulated cluster"
             )
         frame = frame.f_back
     return NoData(sentence)
@@ -59,6 +59,6 @@ def _refused_numpy(*_args: Any, **_kwargs: Any) -> NoReturn:
 
 def _refused_file(*_args: Any) -> NoReturn:
     raise refusal(
-        "on paper a tensor has no data to be saved or pickled: leave out torch.save and its like, or run this on an "
-        "emulated cluster, where files take their time"
+        "on paper a tensor has no data to be saved or pickled: leave out torch.save and similar calls, or run this "
+        "on an emulated cluster, which prices files"
     )

@@ -32,8 +32,8 @@ class UnreadNumber(float):
 
     def _refuse(self, *_: object) -> NoReturn:
         raise NoData(
-            "on paper .item() is answered by nan, on which nothing may depend: decide by what is known without the "
-            "numbers, or run this on an emulated cluster"
+            "on paper .item() returns nan, on which nothing may depend: decide using what is known without data, "
+            "or run this on an emulated cluster"
         )
 
     def _unread(self, *_: object) -> UnreadNumber:
@@ -162,8 +162,8 @@ def _answer(func: Any, args: Any) -> float:
     what = "the value" if is_value else "the number of results"
     raise refusal(
         f"on paper tensors have shapes and no data, and {what} of {name.strip('_')} on {_described(looked_at)} depends "
-        "on data. Only .item() of one floating-point number is answered, by nan. Decide a branch, a loop or a size by "
-        "what is known without the numbers, declare them by ws.declared(tensor, on_paper=[...]), or run this on an "
+        "on data. Only .item() of one floating-point number is answered, with nan. Decide a branch, a loop or a size "
+        "using what is known without data, declare numbers with ws.declared(tensor, on_paper=[...]), or run this on an "
         "emulated cluster"
     )
 

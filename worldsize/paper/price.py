@@ -119,7 +119,7 @@ def _hang(records: Sequence[RankRecord], posts: Mapping[int, int]) -> str:
         for record in records
         if record.rank in posts
     ]
-    return f"on paper these recorded ranks wait for what never happens: {', '.join(waits)}; {_WITH_DATA}"
+    return f"on paper these recorded ranks wait for something that never happens: {', '.join(waits)}; {_WITH_DATA}"
 
 
 def _called(post: RecordedPost) -> str:

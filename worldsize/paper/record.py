@@ -159,5 +159,5 @@ def _packed(ranks: Sequence[int]) -> list[Any]:
 def _unpacked(ranks: list[Any], world_size: int) -> tuple[int, ...]:
     found = range(*ranks[1:]) if ranks[:1] == ["range"] else ranks
     if len(found) > world_size:
-        raise ValueError(f"a group of {len(found)} ranks in a job of {world_size}")
+        raise ValueError(f"a group has {len(found)} ranks, but the job has {world_size}")
     return tuple(found)

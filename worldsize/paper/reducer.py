@@ -91,7 +91,7 @@ class Reducer:
         """Do nothing: there are no statistics."""
 
     def _set_forward_pass_work_handle(self, *_: Any) -> None:
-        raise NotImplementedError("DDP.join is not stood in for on paper; give every rank the same number of batches")
+        raise NotImplementedError("DDP.join is not supported on paper; give every rank the same number of batches")
 
     def _set_static_graph(self) -> None:
         self._is_static = self._is_delayed = True
@@ -110,10 +110,10 @@ class Reducer:
         self._finish()
 
     def _set_mixed_precision_param_dtype(self, *_: Any) -> None:
-        raise NotImplementedError("DDP's mixed_precision is not stood in for on paper; use torch.autocast, or FSDP2's")
+        raise NotImplementedError("DDP's mixed_precision is not supported on paper; use torch.autocast, or FSDP2's")
 
     def _set_optimizer_in_backward(self) -> None:
-        raise NotImplementedError("an optimizer in DDP's backward is not stood in for on paper; step after backward")
+        raise NotImplementedError("an optimizer in DDP's backward is not supported on paper; step after backward")
 
     def _remove_autograd_hooks(self) -> None:
         for handle in self._handles:

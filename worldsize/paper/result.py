@@ -159,7 +159,7 @@ class PaperRun(StepFigures):
             if one.local_world_size not in (0, num_ranks):
                 raise ValueError(
                     f"the program asks how many ranks a node has ({one.asked_at}); it was recorded with "
-                    f"{one.local_world_size}, and on {found.name} there are {num_ranks}: record it again, by "
+                    f"{one.local_world_size}, and on {found.name} there are {num_ranks}: record it again with "
                     f"ws.paper(..., cluster=...)"
                 )
         return PaperRun(self.records, found, self.tokens_per_step)

@@ -124,7 +124,9 @@ def _refuse_bad_arguments(fn: Any, tokens_per_step: Any) -> None:
         raise ValueError(f"paper takes a function; got a {type(fn).__name__}")
     is_number = isinstance(tokens_per_step, Real) and 0 < float(tokens_per_step) < math.inf
     if tokens_per_step is not None and not is_number:
-        raise ValueError(f"tokens_per_step is {tokens_per_step!r}; it is a number above 0, the tokens of all ranks")
+        raise ValueError(
+            f"tokens_per_step is {tokens_per_step!r}; it must be a number above 0, the tokens of all ranks"
+        )
 
 
 def _of_job(error: RunError, ranks: Sequence[int], world_size: int) -> RunError:
@@ -161,9 +163,9 @@ def records_of(
         chosen = together
         records = _read(values_of(chosen))
     if isinstance(records, tuple):
-        raise ValueError(f"ranks {list(records)} exchange data: record them together, by ranks={list(records)}")
+        raise ValueError(f"ranks {list(records)} exchange data: record them together, with ranks={list(records)}")
     if tuple(one.rank for one in records) != chosen:
-        raise ValueError(f"records of other ranks than {list(chosen)}")
+        raise ValueError(f"expected records of ranks {list(chosen)}, got ranks {[record.rank for record in records]}")
     return records
 
 
@@ -184,7 +186,7 @@ def _ranks_of(ranks: Sequence[int] | None, world_size: int) -> tuple[int, ...]:
     are_ranks = all(isinstance(one, Integral) and not isinstance(one, bool) and 0 <= one < world_size for one in named)
     if not named or len(set(named)) < len(named) or not are_ranks:
         raise ValueError(
-            f'ranks are {ranks!r}; they are "corners", or at least one number, each once, from 0 to {world_size - 1}'
+            f'ranks is {ranks!r}; give "corners", or one or more different ranks from 0 to {world_size - 1}'
         )
     return tuple(sorted(map(int, named)))
 
@@ -205,7 +207,9 @@ def _corners(records: list[RankRecord]) -> tuple[int, ...]:
     of_last = {last - max(ranks) + rank for ranks in exchanging for rank in ranks}
     corners = sorted({one.rank for one in records} | ends | of_last | {last})
     if len(corners) > _MOST_AT_ONCE:
-        raise ValueError(f"{len(corners)} corners; at most {_MOST_AT_ONCE} ranks are found: name some by ranks")
+        raise ValueError(
+            f"there are {len(corners)} corners, and at most {_MOST_AT_ONCE} ranks are recorded: choose with ranks=[...]"
+        )
     return tuple(corners)
 
 
@@ -229,8 +233,8 @@ def _needed(
         found |= new
         if len(found) > _MOST_AT_ONCE:
             raise ValueError(
-                f"messages lead from rank 0 to more than {_MOST_AT_ONCE} ranks: name by ranks=[...] those that are to "
-                "be recorded; all others are then taken to be in time"
+                f"messages lead from rank 0 to more than {_MOST_AT_ONCE} ranks: choose with ranks=[...] those to "
+                "record; all others are then assumed to be on time"
             )
         further = _read(values_of(tuple(sorted(new))))
         new = set(further) - found if isinstance(further, tuple) else _peers(further) - found

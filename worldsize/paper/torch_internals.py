@@ -179,7 +179,9 @@ def _all_at_once(order: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_workers(*_: Any) -> None:
-    raise NotImplementedError("on paper a DataLoader has no workers, and reads while the step waits: num_workers=0")
+    raise NotImplementedError(
+        "on paper a DataLoader has no workers: pass num_workers=0, so that it reads while the step waits"
+    )
 
 
 def _with_real_ranks(init: Callable[..., None]) -> Callable[..., None]:

@@ -39,5 +39,5 @@ def why_not(
         return f"dp does not divide a batch of {global_batch} sequences"
     if length % (2 * cp if cp > 1 else 1) or length // cp % tp:
         # each rank gets a chunk from the front and its mirror from the back, because later tokens attend to more
-        return f"{length} tokens cannot be cut into 2 cp pieces, and a rank's share of them into tp"
+        return f"{length} tokens cannot be split into 2 cp pieces, and a rank's share of them into tp"
     return ""

@@ -205,7 +205,7 @@ class Search:
             return (
                 f"{what}{tried} fits in memory: the smallest of {sum(self.not_fitting.values()):,} legal plans holds "
                 f"{format_bytes(self.least_bytes)}, and the {self.cluster.gpu.name} has {has}; take more GPUs, shorter "
-                "sequences, or free what you have restricted"
+                "sequences, or lift some of your restrictions"
             )
         reasons = "; ".join(
             f"{reason} ({number:,} layout{'' if number == 1 else 's'})"
@@ -214,7 +214,7 @@ class Search:
         return (
             f"{what}{tried} is legal on its {self.cluster.world_size:,} GPUs: "
             f"{reasons or 'no legal layout has these sizes'}; "
-            "choose sizes whose product is the number of GPUs and that divide what they share"
+            "choose sizes whose product is the number of GPUs and that divide what they shard"
         )
 
 

@@ -33,7 +33,7 @@ class Steps(Strict):
     @model_validator(mode="after")
     def _is_a_range(self) -> Steps:
         if self.high < self.low:
-            raise ValueError(f"it goes from {self.low} up to {self.high}, which is lower")
+            raise ValueError(f"its high, {self.high}, is below its low, {self.low}")
         return self
 
     @property
@@ -58,11 +58,11 @@ class Choice(Strict):
     @model_validator(mode="after")
     def _has_one_content(self) -> Choice:
         if (self.text is None) == (self.value is None):
-            raise ValueError("a choice has either a text or a value")
+            raise ValueError("a choice must have either a text or a value")
         if self.correct and self.misconception:
             raise ValueError("a correct choice cannot have a misconception")
         if not self.correct and not self.misconception:
-            raise ValueError("a wrong choice names its misconception")
+            raise ValueError("a wrong choice must name its misconception")
         return self
 
 
@@ -110,7 +110,7 @@ class Number(Strict):
     @model_validator(mode="after")
     def _mistakes_are_numbers(self) -> Number:
         if not all(mistake.value and mistake.text is None for mistake in self.mistake):
-            raise ValueError("a mistake of a number has a value and no text")
+            raise ValueError("a mistake of a number must have a value and no text")
         return self
 
 
@@ -123,7 +123,7 @@ class Words(Strict):
     @model_validator(mode="after")
     def _mistakes_are_texts(self) -> Words:
         if not all(mistake.text and mistake.value is None for mistake in self.mistake):
-            raise ValueError("a mistake of a text has a text and no value")
+            raise ValueError("a mistake of a text must have a text and no value")
         return self
 
 
@@ -155,7 +155,7 @@ class _Question(Strict):
         if twice := sorted(self.parameters.keys() & self.where.keys()):
             raise ValueError(f"{twice[0]} is both a parameter and computed")
         if (self.where or self.require) and not self.parameters:
-            raise ValueError("where and require compute with parameters, and there are none")
+            raise ValueError("where and require compute with parameters, but the question has none")
         return self
 
     @property
@@ -173,7 +173,7 @@ class Single(_Question, Choices):
     def _has_one_right_choice(self) -> Single:
         if self.num_correct != 1:
             raise ValueError(
-                f"a single-choice question has exactly one correct choice, this one has {self.num_correct}"
+                f"a single-choice question needs exactly one correct choice; this one has {self.num_correct}"
             )
         return self
 
@@ -186,7 +186,7 @@ class Multiple(_Question, Choices):
     @model_validator(mode="after")
     def _has_a_right_choice(self) -> Multiple:
         if not self.num_correct:
-            raise ValueError("a multiple-choice question has at least one correct choice, this one has none")
+            raise ValueError("a multiple-choice question needs at least one correct choice; this one has none")
         return self
 
 
@@ -214,7 +214,7 @@ class Ordering(_Question):
     @model_validator(mode="after")
     def _all_have_values_or_none(self) -> Ordering:
         if len({item.value is None for item in self.item}) == 2:
-            raise ValueError("either all items have a value or none has")
+            raise ValueError("either all items must have a value, or none")
         return self
 
 
@@ -256,7 +256,7 @@ class Cloze(_Question):
     @model_validator(mode="after")
     def _every_gap_stands_in_the_text_once(self) -> Cloze:
         if (names := sorted(gap_names(self.text))) != sorted(self.gap):
-            raise ValueError(f"its text has the gaps {names}, and it describes {sorted(self.gap)}")
+            raise ValueError(f"its text has the gaps {names}, but it describes {sorted(self.gap)}")
         return self
 
 

@@ -84,7 +84,7 @@ def _is_empty(response: Any) -> bool:
 def _mark_options(answer: Options, response: Iterable[int]) -> Marked:
     chosen = {response} if isinstance(response, int) else set(response)
     if not all(isinstance(place, int) and 0 <= place < len(answer.options) for place in chosen):
-        raise ValueError(f"{sorted(map(str, chosen))} are not places of {len(answer.options)} options")
+        raise ValueError(f"{sorted(map(str, chosen))} are not numbers of its {len(answer.options)} options")
     options = [answer.options[place] for place in sorted(chosen)]
     if answer.single:
         share = float(chosen == answer.right)
@@ -121,7 +121,7 @@ def _mark_phrase(answer: Phrase, response: Any) -> Marked:
 def _mark_order(answer: Order, response: Sequence[int]) -> Marked:
     given = list(response)
     if sorted(given) != list(range(len(answer.shown))):
-        raise ValueError(f"{given} is not an order of {len(answer.shown)} items")
+        raise ValueError(f"{given} does not order its {len(answer.shown)} items")
     num_right = sum(one == other for one, other in zip(given, answer.places, strict=True))
     return Marked(num_right / len(given))
 

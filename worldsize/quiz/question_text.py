@@ -85,7 +85,7 @@ def _event(line: str) -> Event:
         rank, stream, kind, name, start_s, end_s = (part.strip() for part in line.split(","))
         return Event(int(rank), stream, kind, name, float(start_s), float(end_s))
     except ValueError:
-        raise ValueError(f"a figure's line is {line!r}, not rank, stream, kind, name, start_s, end_s") from None
+        raise ValueError(f"a figure's line is {line!r}; it must be rank, stream, kind, name, start_s, end_s") from None
 
 
 def _question_html(variant: Variant) -> str:

@@ -243,7 +243,7 @@ def _options(asked: bank.Choices, names: dict[str, Value], rng: random.Random) -
 def _amount(asked: bank.Number, names: dict[str, Value]) -> Amount:
     value = _number(asked.answer, names)
     if not asked.low <= value <= asked.high:
-        raise ValueError(f"its answer {value:g} is not from {asked.low:g} to {asked.high:g}")
+        raise ValueError(f"its answer {value:g} is not between {asked.low:g} and {asked.high:g}")
     mistakes = tuple(
         WrongNumber(_number(m.value or "", names), m.misconception, fill(m.feedback, names)) for m in asked.mistake
     )
@@ -261,7 +261,9 @@ def _order(question: bank.Ordering, names: dict[str, Value], rng: random.Random)
         in_order = sorted(range(len(texts)), key=values.__getitem__)
         for before, after in pairwise(in_order):
             if math.isclose(values[before], values[after], rel_tol=0.01):
-                raise ValueError(f"{texts[before]!r} and {texts[after]!r} come to the same: {values[before]:g}")
+                raise ValueError(
+                    f"{texts[before]!r} and {texts[after]!r} have about the same value: {values[before]:g}"
+                )
     else:
         in_order = list(range(len(texts)))
     shown = list(range(len(texts)))
@@ -277,5 +279,5 @@ def _picture(figure: bank.Figure, names: dict[str, Value]) -> TimelinePicture:
 def _number(expression: str, names: dict[str, Value]) -> float:
     value: Any = evaluate(expression, names)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{expression!r} comes to {value!r}, which is not a finite number")
+        raise ValueError(f"{expression!r} is {value!r}, which is not a finite number")
     return float(value)

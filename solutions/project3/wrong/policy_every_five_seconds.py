@@ -1,5 +1,5 @@
 # score: 66
-# hint: 60 s is the least that this job takes
+# hint: this job needs at least 60 s
 # A save every five seconds: each begins long before the one before it is whole.
 
 

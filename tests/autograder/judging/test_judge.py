@@ -222,7 +222,7 @@ ENDS = {
     "memory": ("bytearray(1 << 40)", CRASHED, "wants more memory than a submission may use"),
     "tensor": ("torch.empty(1 << 40)", CRASHED, "wants more memory than a submission may use"),
     "prints": ("while True: print('x' * 100_000)", OUTPUT_LIMIT, "it printed more than"),
-    "returns": ("return torch.zeros(17 << 20)", OUTPUT_LIMIT, "bytes; at most"),
+    "returns": ("return torch.zeros(17 << 20)", OUTPUT_LIMIT, "bytes; the limit is"),
     "writes": ("open('file', 'wb').write(bytes(300 << 20))", CRASHED, "writes more than a submission may"),
     "forbidden": ("dist.all_reduce(tensor)", FORBIDDEN, "all_reduce is not allowed here"),
 }

@@ -131,8 +131,8 @@ def test_a_saved_calibration_is_the_same(tmp_path):
     [
         ({"format": "other"}, "its format is 'other', not 'worldsize calibration 1'"),
         ({"links": None}, "is not a calibration"),
-        ({"write": [{"size_bytes": 1, "times_s": []}]}, "write has a row without times"),
-        ({"write": [{"size_bytes": 1, "times_s": [0.0]}]}, "one that is not above 0"),
+        ({"write": [{"size_bytes": 1, "times_s": []}]}, "a row of write has no times"),
+        ({"write": [{"size_bytes": 1, "times_s": [0.0]}]}, "a time that is not above 0"),
     ],
 )
 def test_a_file_that_is_no_calibration_is_refused(tmp_path, change, words):
@@ -160,7 +160,7 @@ def test_a_busy_machine_is_flagged():
     assert "other work kept 0.2 of 2 cores busy: idle enough" in repr(idle)
     assert "other work kept 1.4 of 2 cores busy" in repr(busy)
     assert "the median is above the best by: CPU time 50%, messages 50%, files 50%" in repr(idle)
-    assert "does not say" in repr(Machine().calibration(busy_cores=()))
+    assert "does not report" in repr(Machine().calibration(busy_cores=()))
 
 
 def test_a_busy_machine_is_refused_if_so_asked(monkeypatch):

@@ -31,8 +31,11 @@ MISTAKES = {
     'switch = "quantum-2"': ('switch = "quantum-9"', "no switch is called 'quantum-9'; known: quantum-2"),
     'cluster = "h100-ndr"': ('cluster = "h100-ndf"', "no cluster is called 'h100-ndf'; did you mean 'h100-ndr'?"),
     'shape = "llama-3-405b"': ('shape = "llama-4"', "no shape is called 'llama-4'"),
-    "num_layers = 120": ("num_heads = 7", "cannot be cut into 7 even heads"),
-    "num_nodes = 256": ("num_nodes = 48", "a spine of 48 nodes above a leaf of 32: each level needs a multiple"),
+    "num_layers = 120": ("num_heads = 7", "cannot be split evenly into 7 heads"),
+    "num_nodes = 256": (
+        "num_nodes = 48",
+        "a spine has 48 nodes, and a leaf below it has 32: each level needs a multiple",
+    ),
     "[budget]": ("[budget", "expected ']'"),
     "bytes_per_token = 4": ("bytes_per_token = 1000000000", "bytes_per_token: 1000000000: input should be less"),
     "micro_batch = 1": (f"micro_batch = {10**400}", "00...: input should be less than 1e+15"),

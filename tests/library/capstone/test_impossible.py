@@ -99,7 +99,7 @@ IMPOSSIBLE = {
         "a save takes 18.0 min to write at the rates of storage, and the next one begins after 15.0 min",
     ),
     "tokens_come_too_slowly": ({"storage__read_bytes_per_s": 4e6}, "4.12 MB/s of tokens must be read"),
-    "rates_are_unknown": ({"failures__rates": "Llama 4"}, "no failures of 'Llama 4'; there are those of"),
+    "rates_are_unknown": ({"failures__rates": "Llama 4"}, "no failures are known from 'Llama 4'; choose one of"),
     "spares_are_too_few": (
         {"nodes__num_spares": 2},
         "4.74 nodes are away for repair at a time, in the mean, and 2 stand by",
@@ -145,7 +145,7 @@ def test_a_network_of_one_level_is_asked_like_any_other():
     (said,) = capstone.check(capstone.changed(GOOD, network__levels=[alone]))
     assert "the highest switches, leaf, join 32 nodes, and there are 1,280" in said
     said, _ = capstone.check(capstone.changed(GOOD, network__levels=[LEAF]))
-    assert said == "network.levels: leaf has 32 ports up, and no switches are above it."
+    assert said == "network.levels: leaf has 32 ports up, but there are no switches above it."
 
 
 def test_too_few_spares_are_refused_unless_a_policy_decides():
@@ -204,6 +204,6 @@ def test_rent_that_nobody_knows_is_asked_for():
     design = capstone.changed(GOOD, nodes__cluster="b200-ndr", site__power_w=30e6, site__rack_power_w=60e3)
     assert capstone.check(design) == []
     (said,) = capstone.check(capstone.changed(design, budget__pays="rent"))
-    assert said == "prices.usd_per_gpu_hour: what a B200 SXM is rented for is not known; give it here."
+    assert said == "prices.usd_per_gpu_hour: the rent of a B200 SXM is not known; give it here."
     paid = capstone.changed(design, budget__pays="rent", prices__usd_per_gpu_hour=4)
     assert capstone.check(paid) == []

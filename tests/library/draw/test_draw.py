@@ -99,7 +99,7 @@ def test_bytes_by_axis_are_stacked_for_each_rank_and_no_axis_comes_last():
         (lambda: draw.memory({"rank 0": {}}), "There is no memory to draw"),
         (lambda: draw.curves({}), "There is no curve to draw"),
         (lambda: draw.curves({"a": [1]}, difference_from="b"), "No curve is called 'b': choose one of a."),
-        (lambda: draw.curves({"a": [1, 2]}, x=[0.5]), "The longest curve has 2 values, and x has places for 1."),
+        (lambda: draw.curves({"a": [1, 2]}, x=[0.5]), "The longest curve has 2 values, but x has only 1."),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(drawing, sentence):

@@ -130,12 +130,12 @@ def test_many_points_are_not_all_described():
     [
         ({}, "", "There is no point to draw: give {name: (x, y), ...}."),
         ({"a": (1, 1)}, "z", "log is 'z'; give"),
-        ({"a": (math.nan, 1)}, "", "a is at (nan, 1), which no axis shows."),
+        ({"a": (math.nan, 1)}, "", "a is at (nan, 1): give finite numbers."),
         ({"a": (1, 0)}, "xy", "a is at (1, 0): a logarithmic axis has only values above 0."),
         (
             [(f"point {n} of very many, all in one place", 1, 1) for n in range(90)],
             "",
-            "The names of 90 points have no",
+            "There is no room for the names of 90 points",
         ),
     ],
 )

@@ -455,7 +455,7 @@ WRONG_TENSORS = {
     ),
     "an input too large": (
         lambda: dist.reduce_scatter_tensor(torch.zeros(2), torch.ones(5)),
-        "reduce_scatter of 5 items: the input must have 2 times as many as the output, 4",
+        "reduce_scatter got an input of 5 items; it must have 2 times as many as the output, 4",
     ),
     "a mean of integers": (
         lambda: dist.all_reduce(torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.AVG),

@@ -105,9 +105,9 @@ def test_a_group_of_torchs_own_is_refused_with_what_to_do():
     (errors,) = emulated(make_natively, world_size=1).values
     *of_groups, of_rpc = errors
     for error in of_groups:
-        assert error.startswith("Forbidden: ") and "make the group by dist.new_group()" in error
-    assert "ProcessGroupGloo would send past the emulated cluster" in errors[0]
-    assert "torch's rpc would send past" in of_rpc and "use messages and collectives" in of_rpc
+        assert error.startswith("Forbidden: ") and "make the group with dist.new_group()" in error
+    assert "ProcessGroupGloo would bypass the emulated cluster" in errors[0]
+    assert "torch's rpc would bypass" in of_rpc and "use messages and collectives" in of_rpc
 
 
 def join_as_another():

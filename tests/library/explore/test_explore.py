@@ -105,8 +105,8 @@ def test_a_list_a_dict_and_a_truth_value_become_choices_and_anything_else_is_han
         ({"n": (0, 2, "x2")}, "start above 0"),
         ({"n": (1, 2, "double")}, "a factor above 1"),
         ({"n": (1, 10**12, 1)}, "has 1,000,000,000,000 positions"),
-        ({"n": (1.0, 2.0, "x1.0000001")}, "positions; 2,000 are the most"),
-        ({"n": (0, 1, 1e-6)}, "n: this range has 1,000,001 positions; 2,000 are the most"),
+        ({"n": (1.0, 2.0, "x1.0000001")}, "positions; at most 2,000 are allowed"),
+        ({"n": (0, 1, 1e-6)}, "n: this range has 1,000,001 positions; at most 2,000 are allowed"),
     ],
 )
 def test_a_range_that_is_none_is_refused_with_what_would_be_right(ranges, sentence):

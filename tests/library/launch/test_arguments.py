@@ -78,7 +78,7 @@ def test_the_limit_on_open_files_is_raised_as_far_as_ranks_need(limits):
 
 def test_more_ranks_than_there_may_be_files_are_refused(limits):
     limits(120, 150)
-    words = r"^40 ranks take 242 open files and this process may have 150; start at most 21, or raise the limit"
+    words = r"^40 ranks need 242 open files, but this process may have 150; start at most 21, or raise the limit"
     with pytest.raises(ValueError, match=words):
         arguments.refuse_too_many(40, "warm")
     arguments.refuse_too_many(21, "warm")
@@ -88,11 +88,11 @@ def test_more_ranks_than_there_may_be_files_are_refused(limits):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"cluster": "dgx-h100"}, "netns is for real ranks of the warm launcher"),
-        ({"launcher": "torchrun"}, "netns is for real ranks of the warm launcher"),
-        ({"forkserver": "in a jail"}, "netns is for real ranks of the warm launcher"),
-        ({"netns": ["red"]}, r"netns names one network namespace per rank; got \['red'\] for 2 ranks"),
-        ({"netns": "ab"}, "netns names one network namespace per rank; got 'ab' for 2 ranks"),
+        ({"cluster": "dgx-h100"}, "netns works only for real ranks of the warm launcher"),
+        ({"launcher": "torchrun"}, "netns works only for real ranks of the warm launcher"),
+        ({"forkserver": "in a jail"}, "netns works only for real ranks of the warm launcher"),
+        ({"netns": ["red"]}, r"netns must name one network namespace per rank; got \['red'\] for 2 ranks"),
+        ({"netns": "ab"}, "netns must name one network namespace per rank; got 'ab' for 2 ranks"),
         ({"netns": ["red", "blue"]}, "there is no network namespace 'blue'; on Linux `ip netns add blue` makes one"),
         ({"netns": ["red", ""]}, "there is no network namespace ''"),
         ({"netns": ["red", "../netns/red"]}, "there is no network namespace '../netns/red'"),

@@ -191,7 +191,7 @@ REFERENCE = '{"tensor": "0"}'
     ids=lambda data: ascii(data[8:50]),
 )
 def test_forged_bytes_are_a_value_error(data):
-    with pytest.raises(ValueError, match="the bytes are not a value that a rank returns"):
+    with pytest.raises(ValueError, match="the bytes do not encode a value that a rank can return"):
         decode(data)
 
 

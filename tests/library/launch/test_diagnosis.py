@@ -132,10 +132,10 @@ def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
         "Too late.",
         "Ranks 0 and 2 wait for rank 1 in collective 1, all_reduce (float32 [4]); rank 1 has returned. "
         "Ranks 0 and 2 wait for rank 3 in collective 1, all_reduce (float32 [4]); rank 3 is still working.",
-        "Ranks 0 and 2 stood in collective 1, all_reduce (float32 [4])",
+        "Ranks 0 and 2 stopped in collective 1, all_reduce (float32 [4])",
         "  a.py, line 3, in step",
         "    f()",
-        "Rank 3 stood outside any call, and did not report where",
+        "Rank 3 stopped outside any call, and did not report where",
     ]
     odd = StoppedRank(1, RETURNED, [], [collective(1, op="barrier")])
     assert describe_hang([waits(0, collective(1, WAITING)), odd], "Too late.").splitlines()[1:3] == [
@@ -202,7 +202,7 @@ def test_a_call_that_the_main_thread_is_not_in_is_told_with_its_own_line():
     call = collective(1, WAITING, line=Line("/tmp/a.py", 9, "in_thread", "dist.all_reduce(x)"))
     report = describe_hang([waits(0, call)], "Too late.").splitlines()
     assert report[-6:] == [
-        "Rank 0 stood in collective 1, all_reduce (float32 [4])",
+        "Rank 0 stopped in collective 1, all_reduce (float32 [4])",
         "  a.py, line 3, in step",
         "    f()",
         "That call was made at",
@@ -221,7 +221,7 @@ def test_ranks_of_a_ring_that_stand_alike_are_told_together():
         "Ranks 0 to 7 wait for each other: rank 0 waits for rank 1 in send to rank 1, rank 1 waits for rank 2 in send "
         "to rank 2, rank 2 waits for rank 3 in send to rank 3, and so on round to rank 0."
     )
-    assert report[2] == "Ranks 0 to 7 stood in send to the next rank" and len(report) == 5
+    assert report[2] == "Ranks 0 to 7 stopped in send to the next rank" and len(report) == 5
     other = replace(standings[3], calls=[Call(0, "send", peer=6, line=LINE, state=WAITING)])
     report = describe_hang([*standings[:3], other, *standings[4:]], "Deadlock.")
-    assert report.count("stood in send to rank") == 7  # ranks 3 and 5 alike
+    assert report.count("stopped in send to rank") == 7  # ranks 3 and 5 alike

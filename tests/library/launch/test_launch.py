@@ -178,7 +178,7 @@ def test_a_job_that_cannot_be_read_is_reported(monkeypatch):
     monkeypatch.setattr(source, "_MAX_SOURCES", 1 << 30)
     monkeypatch.setattr(linecache, "cache", dict(linecache.cache))
     cell = remember_cell(1, f"# {'x' * 9_000_000}\ndef on_rank():\n    pass\n")
-    failed(cell["on_rank"], world_size=2, match=r"ValueError: a header of \d+ bytes; at most 8388608 are taken")
+    failed(cell["on_rank"], world_size=2, match=r"ValueError: the header has \d+ bytes; the limit is 8388608")
 
 
 def test_run_shows_eleven_options():
@@ -491,7 +491,7 @@ class Idle(WorkerGroup):
 
 
 def test_a_value_beyond_the_limit_fails_the_run():
-    words = "a message of .* bytes; at most 1000 are taken"
+    words = "the message has .* bytes; the limit is 1000"
     failed(lambda: torch.zeros(1000), world_size=1, quota=Quota(value_bytes=1000), match=words)
 
 
@@ -506,7 +506,7 @@ def test_a_rank_that_returns_early_leaves_the_others_hanging_and_the_report_says
     assert lines[:3] == [
         "The ranks did not finish within 5 s.",
         "Ranks 1 and 2 wait for rank 0 in collective 1, barrier; rank 0 has returned.",
-        "Ranks 1 and 2 stood in collective 1, barrier",
+        "Ranks 1 and 2 stopped in collective 1, barrier",
     ]
     assert "test_launch.py" in lines[3] and lines[4].strip() == "dist.barrier()"
     assert isinstance(error, ws.RunError) and not isinstance(error, ws.RankFailed)
@@ -559,7 +559,7 @@ def test_a_rank_that_prints_for_ever_is_ended():
         ({"world_size": True}, "got True"),
         ({"world_size": 2.5}, "got 2.5"),
         ({"world_size": "2"}, "got '2'"),
-        ({"each": [(1,)]}, "each holds one tuple of arguments per rank; got 1 for 2 ranks"),
+        ({"each": [(1,)]}, "each must hold one tuple of arguments per rank; got 1 for 2 ranks"),
         ({"each": []}, "got 0 for 2 ranks"),
         ({"each": [1, 2]}, r"for one argument per rank, write \[\(a0,\), \(a1,\)\]"),
         ({"each": torch.ones(2, 2)}, "for one argument per rank, write"),
@@ -568,15 +568,15 @@ def test_a_rank_that_prints_for_ever_is_ended():
         ({"world_size": 10**6}, r"1000000 ranks need at least 15625.0 GB .* start at most \d+"),
         ({"launcher": "slurm"}, "launcher 'slurm' is not known; use one of warm, torchrun"),
         ({"backend": "mpi"}, "backend 'mpi' is not known; use one of auto, gloo, nccl"),
-        ({"timeout_s": 0}, "timeout_s is a number of seconds above 0.*got 0"),
+        ({"timeout_s": 0}, "timeout_s must be a number of seconds above 0.*got 0"),
         ({"timeout_s": -1}, "got -1"),
         ({"timeout_s": float("nan")}, "got nan"),
         ({"timeout_s": float("inf")}, "got inf"),
         ({"timeout_s": "60"}, "got '60'"),
         ({"timeout_s": True}, "got True"),
-        ({"stalled_s": "2"}, "stalled_s is a number of seconds above 0, or None; got '2'"),
-        ({"stalled_s": 0}, "stalled_s is .* got 0"),
-        ({"stalled_s": float("nan")}, "stalled_s is .* got nan"),
+        ({"stalled_s": "2"}, "stalled_s must be a number of seconds above 0, or None; got '2'"),
+        ({"stalled_s": 0}, "stalled_s must be .* got 0"),
+        ({"stalled_s": float("nan")}, "stalled_s must be .* got nan"),
         ({"cluster": "dgx-h100", "faults": ["x"]}, "'x' is not a fault"),
         ({"world_size": np.int64(0)}, r"world_size must be .* got .*0"),
         ({"world_size": np.float64(2)}, r"world_size must be .* got .*2\.0"),

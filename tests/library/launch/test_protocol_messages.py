@@ -97,7 +97,10 @@ def test_a_message_is_read_as_it_was_sent(message):
         ),
         ({"kind": "position", "lines": [], "native": []}, r"Expected `object \| null`, got `array` - at `\$.native`"),
         ({"kind": "position", "lines": [], "native": {"number": 1}}, "Object missing required field `op`"),
-        ({"kind": "position", "lines": [], "native": {"number": 1, "op": "x", "state": "done"}}, "is waiting"),
+        (
+            {"kind": "position", "lines": [], "native": {"number": 1, "op": "x", "state": "done"}},
+            "native is a call in the state 'done'; it must be 'waiting'",
+        ),
         ({"kind": "position", "lines": [], "num_native": True}, r"Expected `int`, got `bool` - at `\$.num_native`"),
         ({"kind": "events", "events": "all"}, r"Expected `array`, got `str` - at `\$.events`"),
         ({"kind": "events", "events": [["a", "b", "c", 1, 2]] * 2001}, "Expected `array` of length <= 2000"),
@@ -118,7 +121,7 @@ def test_a_message_is_read_as_it_was_sent(message):
             {"kind": "failed", "spans": [], "failure": to_fields(FAILURE) | {"message": "x" * 4001}},
             "Expected `str` of length <= 4000",
         ),
-        ({"kind": "held", "use": {"operations": [1], "sizes": {}}}, "memory of the kinds"),
+        ({"kind": "held", "use": {"operations": [1], "sizes": {}}}, "the kinds of memory must be"),
         ({"kind": "held", "use": {"operations": [1] * 4001, "sizes": {}}}, "Expected `array` of length <= 4000"),
     ],
     ids=lambda value: ascii(value)[:60] if not isinstance(value, str) else "",
@@ -131,9 +134,9 @@ def test_a_malformed_message_of_a_rank_is_refused(fields, words):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"rank": 2}, "there is no rank 2 of 2"),
+        ({"rank": 2}, "rank is 2; it must be below the world size, 2"),
         ({"rank": -1}, r"Expected `int` >= 0 - at `\$.rank`"),
-        ({"world_size": 0}, "there is no rank 1 of 0"),
+        ({"world_size": 0}, "rank is 1; it must be below the world size, 0"),
         ({"pid": -5}, r"Expected `int` >= 2 - at `\$.pid`"),
         ({"pid": "7"}, r"Expected `int`, got `str` - at `\$.pid`"),
     ],

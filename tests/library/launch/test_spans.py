@@ -200,7 +200,7 @@ def test_a_call_that_torch_will_refuse_is_left_to_torch(kept, payload):
 )
 def test_rows_that_are_no_events_are_refused(place, value):
     row = [*GOOD[:place], value, *GOOD[place + 1 :]]
-    with pytest.raises(ValueError, match=r"Expected|an event from 3.0 s to 2.0 s"):
+    with pytest.raises(ValueError, match=r"Expected|an event starts at 3.0 s, after its end at 2.0 s"):
         read_events(0, parse([row], list[SentEvent]), 0.0)
 
 

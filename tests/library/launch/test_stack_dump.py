@@ -88,7 +88,7 @@ def test_native_code_that_holds_the_interpreter_s_lock_is_named_with_its_line(op
     error = failed(hold_the_lock, timeout_s=4, error=ws.RunTimeout, **options)
     number = hold_the_lock.__code__.co_firstlineno + 2
     assert (
-        "Rank 1 stood outside any call, at\n"
+        "Rank 1 stopped outside any call, at\n"
         f"  test_stack_dump.py, line {number}, in hold_the_lock\n"
         "    ctypes.PyDLL(None).pause()"
     ) in str(error)

@@ -317,7 +317,7 @@ def test_a_flag_that_torchrun_does_not_take_is_refused(tmp_path):
         ("absent.py", {}, r"there is no script 'absent.py' in /"),
         (".", {}, r"there is no script '\.' in /"),
         ("import os\nprint(1)", {}, "this is text of several lines: write it to a file, or use %%torchrun"),
-        (__file__, {"timeout_s": 0}, "timeout_s is a number of seconds above 0"),
+        (__file__, {"timeout_s": 0}, "timeout_s must be a number of seconds above 0"),
         (
             __file__,
             {"nproc_per_node": 0},

@@ -138,7 +138,7 @@ def test_a_step_by_hand_is_known_by_its_updates():
         assert nonzero(memory.held()) == {"weights": 400, "gradients": 400, "optimizer state": 400}
     with pytest.raises(ValueError, match="memory=True"):
         memory.held()
-    with pytest.raises(ValueError, match="no memory of the kind 'moments'"):
+    with pytest.raises(ValueError, match="no kind of memory called 'moments'"):
         memory.count_as("moments", [])
 
 

@@ -134,9 +134,9 @@ def test_one_device_is_read_and_of_several_the_one_that_is_named():
     assert of_snapshot(snapshot(used, [alloc(0, 9)]), device=1).most_bytes == 9
     state = snapshot([], [], segments=[segment(0, block(512, 7), device=1)])
     assert of_snapshot(state).held == {"no line of the program": 7, "all others": 0}, "without a recorded history"
-    with pytest.raises(ValueError, match="this snapshot has devices 0, 1: say which"):
+    with pytest.raises(ValueError, match="this snapshot has devices 0, 1: choose one"):
         of_snapshot(snapshot(used, used))
-    with pytest.raises(ValueError, match="there is no device 2 in this snapshot of 2"):
+    with pytest.raises(ValueError, match="there is no device 2 in this snapshot; its devices are 0 to 1"):
         of_snapshot(snapshot(used, used), device=2)
 
 

@@ -182,7 +182,7 @@ def test_an_unknown_shape_is_refused_with_the_nearest():
         ({"num_layers": 0}, "tiny: num_layers is 0; it must be 1 or more"),
         ({"context_length": -1}, "context_length is -1"),
         ({"family": "bert"}, "family is 'bert'; it must be 'llama' or 'gpt'"),
-        ({"width": 60}, "a width of 60 cannot be cut into 4 even heads"),
+        ({"width": 60}, "a width of 60 cannot be split evenly into 4 heads"),
         ({"num_kv_heads": 3}, "4 heads cannot share 3 key/value heads evenly"),
         ({"num_experts": 2, "num_active_experts": 3}, "a token cannot go through 3 of 2 experts"),
         ({"num_active_experts": 0}, "num_active_experts is 0"),

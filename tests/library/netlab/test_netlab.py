@@ -89,12 +89,12 @@ def test_it_says_what_is_missing(monkeypatch, module, name, value, words):
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [
-        ({"netns": ["a"]}, "netns names one network namespace per rank; got ['a'] for 2 ranks"),
-        ({"netns": "ab"}, "netns names one network namespace per rank; got 'ab' for 2 ranks"),
+        ({"netns": ["a"]}, "netns must name one network namespace per rank; got ['a'] for 2 ranks"),
+        ({"netns": "ab"}, "netns must name one network namespace per rank; got 'ab' for 2 ranks"),
         ({"netns": ["no such", "b"]}, "there is no network namespace 'no such'; on Linux `ip netns add no such`"),
         ({"netns": ["../netns", "b"]}, "there is no network namespace '../netns'"),
-        ({"netns": ["a", "b"], "cluster": "dgx-h100"}, "netns is for real ranks of the warm launcher"),
-        ({"netns": ["a", "b"], "launcher": "torchrun"}, "netns is for real ranks of the warm launcher"),
+        ({"netns": ["a", "b"], "cluster": "dgx-h100"}, "netns works only for real ranks of the warm launcher"),
+        ({"netns": ["a", "b"], "launcher": "torchrun"}, "netns works only for real ranks of the warm launcher"),
     ],
 )
 def test_namespaces_that_cannot_be_entered_are_refused(kwargs, words):

@@ -55,9 +55,12 @@ def on_two_ranks(program):
     [
         (differing, "rank 1 is in broadcast from rank 0 of 4,000 bytes, and rank 0 in all_reduce of 4,000"),
         (of_other_sizes, "rank 1 is in recv from rank 0 of 2,000 bytes, and rank 0 in send of 4,000"),
-        (both_first_receiving, "wait for what never happens: rank 0 in recv from rank 1, rank 1 in recv from rank 0;"),
-        (never_received, "wait for what never happens: rank 0 in send to rank 1;"),
-        (without_a_member, "wait for what never happens: rank 0 in all_reduce;"),
+        (
+            both_first_receiving,
+            "wait for something that never happens: rank 0 in recv from rank 1, rank 1 in recv from rank 0;",
+        ),
+        (never_received, "wait for something that never happens: rank 0 in send to rank 1;"),
+        (without_a_member, "wait for something that never happens: rank 0 in all_reduce;"),
     ],
 )
 def test_it_is_refused_with_its_ranks_and_calls(program, message):

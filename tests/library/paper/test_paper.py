@@ -122,9 +122,9 @@ def test_a_single_number_has_the_name_of_its_formula(large):
 @pytest.mark.parametrize(
     ("formula", "message"),
     [
-        (lambda: "much", "a number, or numbers by name; 'much' is neither"),
-        (lambda: {}, "a formula without figures"),
-        ({"weight_bytes": 1}, "weight_bytes is not known on paper; there are step_s, mfu_fraction"),
+        (lambda: "much", "a number, or a dict of numbers by name; got 'much'"),
+        (lambda: {}, "the formula returned no figures"),
+        ({"weight_bytes": 1}, "a run on paper has no weight_bytes; known figures: step_s, mfu_fraction"),
     ],
 )
 def test_a_formula_without_figures_is_refused(large, formula, message):
@@ -183,7 +183,7 @@ def test_a_program_that_takes_no_depth_is_refused():
 
 @pytest.mark.parametrize("depths", [(2,), (2, 2), (0, 2), (2, 9)])
 def test_depths_that_are_none_are_refused(depths):
-    with pytest.raises(ValueError, match="name two or more numbers of layers"):
+    with pytest.raises(ValueError, match="give two or more numbers of layers"):
         ws.paper(takes_no_depth, 8, depths=depths, world_size=2, cluster="dgx-h100")
 
 
@@ -208,7 +208,7 @@ def test_a_rank_without_a_gpu_works_on_the_cpu(cluster):
 
 def test_tokens_must_be_declared():
     run = ws.paper(programs.look, "loss", world_size=2, cluster="dgx-h100", echo=False)
-    with pytest.raises(ValueError, match="give tokens_per_step"):
+    with pytest.raises(ValueError, match="pass tokens_per_step"):
         _ = run.tokens_per_s_per_gpu
 
 
@@ -489,7 +489,7 @@ def decides(how):
 
 @pytest.mark.parametrize("how", ["comparison", "list", "mean", "remainder", "rounded", "whole number"])
 def test_nothing_is_decided_by_a_number_that_is_not_known(how):
-    with pytest.raises(ws.RankFailed, match="answered by nan, on which nothing may depend"):
+    with pytest.raises(ws.RankFailed, match="returns nan, on which nothing may depend"):
         ws.paper(decides, how, world_size=1, cluster="dgx-h100", echo=False)
 
 
@@ -513,7 +513,7 @@ def test_what_a_host_would_do_is_refused(how, why):
 
 @pytest.mark.parametrize("ranks", [[], [0, 0], [64], [True], [0.0], ["0"], 3, "corner"])
 def test_ranks_that_are_none_are_refused(ranks):
-    with pytest.raises(ValueError, match="each once, from 0 to 63"):
+    with pytest.raises(ValueError, match="different ranks from 0 to 63"):
         ws.paper(programs.by_ddp, world_size=64, cluster="h100-ndr-x8", ranks=ranks)
 
 
@@ -534,7 +534,7 @@ def test_a_routing_that_is_not_declared_is_refused():
 def test_a_declared_number_is_the_tensors_where_it_has_some():
     counts = torch.tensor([3, 5])
     assert ws.declared(counts, on_paper=[4, 4]) == [3, 5]
-    with pytest.raises(ValueError, match="declare one for each"):
+    with pytest.raises(ValueError, match="declare one number for each"):
         ws.declared(counts, on_paper=[8])
 
 
@@ -666,8 +666,8 @@ def on_paper_says(name):
     [
         ("Stream", r"there is no CUDA: .*ws\.device\(\)"),
         ("max_memory_allocated", r"run\.memory"),
-        ("Generator", r"make it by torch\.Generator\(\)"),
-        ("device", r'no GPU to number: say ws\.device\(\) .* or torch\.device\("cuda", 0\)'),
+        ("Generator", r"make one with torch\.Generator\(\)"),
+        ("device", r'no GPU to number: use ws\.device\(\) .* or torch\.device\("cuda", 0\)'),
     ],
 )
 def test_what_needs_a_gpu_is_refused_with_its_line(name, instead):

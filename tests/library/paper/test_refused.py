@@ -114,7 +114,7 @@ def run(name):
 
 
 SAVED, READ, FIRST = "no data to be saved or pickled", "no data for NumPy", "name the sender"
-OBJECTS = "no objects of other ranks for {} to give"
+OBJECTS = "on paper {} cannot give objects of other ranks"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_it_is_refused_in_words_with_its_line(name, why, line):
 
 
 def test_what_needs_a_gpu_of_its_own_says_what_to_use():
-    with pytest.raises(ws.RankFailed, match=r"no GPU for FullyShardedDataParallel: shard by fully_shard"):
+    with pytest.raises(ws.RankFailed, match=r"no GPU for FullyShardedDataParallel: shard with fully_shard"):
         ws.paper(run, "shards_as_before_fsdp2", **OPTIONS)
 
 

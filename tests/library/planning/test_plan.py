@@ -209,7 +209,7 @@ def test_the_table_marks_a_plan_and_shows_it_where_it_is_not_among_the_best():
         ({"zero_stage": 4}, "zero_stage is 4; give 0 or 1 or 2 or 3"),
         ({"tp": 3}, "no plan for small on dgx-h100 with tp 3 is legal on its 8 GPUs: no legal layout"),
         ({"tp": 8, "cluster": NODES}, r"tp does not divide 8 heads and 4 key/value heads \(6 layouts\); choose sizes"),
-        ({"tp": 4, "length": 2}, r"2 tokens cannot be cut into 2 cp pieces.*\(3 layouts\)"),
+        ({"tp": 4, "length": 2}, r"2 tokens cannot be split into 2 cp pieces.*\(3 layouts\)"),
         ({"model": "llama-3-405b"}, r"fits in memory: the smallest of [\d,]+ legal plans holds \d+ GB, and the H100"),
         ({"memory": lambda plan: "much"}, "memory is 'much' for pp2.*; it must be a number of bytes"),
         ({"cost": lambda plan: None}, "cost is None for pp2.*; it must be a number of seconds, 0 or more"),

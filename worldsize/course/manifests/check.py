@@ -32,7 +32,7 @@ def check(text: str, crds: Path | str | None = None) -> list[ManifestMistake]:
     except ValueError as error:
         return [ManifestMistake("", "", "", f"this is not YAML: {error}")]
     if not documents:
-        return [ManifestMistake("", "", "", "there is no document in this text")]
+        return [ManifestMistake("", "", "", "the text contains no document")]
     found = [mistake for document in documents for mistake in _check_document(document, schemas)]
     named = [document for document in documents if isinstance(document, dict)]
     for number, where, what in references.lost(named):
@@ -73,7 +73,7 @@ def _check_document(document: Any, schemas: Schemas) -> list[ManifestMistake]:
 def _unknown_kind(api: str, kind: str, schemas: Schemas) -> str:
     versions = [known for known, name in schemas if name == kind and known]
     if versions:
-        return f"it is {api!r}; the {kind} that can be checked is that of {' or '.join(sorted(versions))}"
+        return f"it is {api!r}; only a {kind} of {' or '.join(sorted(versions))} can be checked"
     kinds = ", ".join(sorted({name for known, name in schemas if known}))
     return f"there is no schema for {kind or 'a document without a kind'}; save its CRD and pass crds=, or use {kinds}"
 

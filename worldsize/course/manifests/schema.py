@@ -51,7 +51,7 @@ def saved(folder: Path | str) -> Schemas:
                     f"{path}: a CustomResourceDefinition {lack}; save it again with `kubectl get crd -o yaml`"
                 ) from None
     if not found:
-        raise ValueError(f"{folder} holds no CustomResourceDefinition; save them by `kubectl get crd -o yaml`")
+        raise ValueError(f"{folder} holds no CustomResourceDefinition; save one with `kubectl get crd -o yaml`")
     return found
 
 

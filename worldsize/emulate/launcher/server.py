@@ -294,7 +294,7 @@ class Emulation:
         connection.num_steps += len(received.steps) + 1
         if connection.num_steps > _MAX_STEPS:
             raise TooManySteps(
-                f"one rank has more than {_MAX_STEPS:,} pieces of work, calls and waits; emulate fewer steps"
+                f"one rank recorded more than {_MAX_STEPS:,} pieces of work, calls and waits; emulate fewer steps"
             )
         self._conductor.note(rank, [self._checked(connection, step) for step in received.steps])
         self._conductor.go_on(rank)
@@ -357,7 +357,9 @@ class Emulation:
         connection.open_bytes[number] = len(sent)
         self._held_bytes += len(sent)
         if self._held_bytes > self._max_held_bytes:
-            raise ValueError(f"more than {self._max_held_bytes} bytes were sent that no rank has received")
+            raise ValueError(
+                f"the ranks sent more than {self._max_held_bytes} bytes that no rank has received; receive them earlier"
+            )
         # recorded here, because a rank's own report could be false
         self._conductor.note(connection.rank, [Step(POST, number, lane=lane)])
 
@@ -378,7 +380,7 @@ class Emulation:
             self._cluster.transfer_route(connection.rank, step.kind)
             connection.transfer_lanes.add(step.lane)
             if len(connection.transfer_lanes) > _MAX_TRANSFER_LANES:  # each may have a transfer in progress
-                raise ValueError(f"one rank has transfers on more than {_MAX_TRANSFER_LANES:,} lanes")
+                raise ValueError(f"one rank uses more than {_MAX_TRANSFER_LANES:,} lanes for transfers; use fewer")
         duration_s = self._faults.slowed_s(connection.rank, step.duration_s, step.lane)
         return step if duration_s == step.duration_s else step._replace(duration_s=duration_s)
 
@@ -442,7 +444,7 @@ def _post_of(connection: _RankConnection, posted: Posted, body: bytes, world_siz
     if posted.ranks is not None:
         connection.groups[posted.group] = posted.ranks, _members(posted.ranks, connection.rank, world_size)
     if posted.group not in connection.groups:
-        raise ValueError(f"a call in the group {posted.group!r}, whose ranks are not known")
+        raise ValueError(f"a call names the group {posted.group!r} before a message has listed its ranks")
     ranks, members = connection.groups[posted.group]
     post = Post(
         rank=connection.rank,
@@ -473,25 +475,33 @@ def _members(ranks: tuple[int, ...], rank: int, world_size: int) -> frozenset[in
 
 def _refuse_impossible(post: Post, members: frozenset[int]) -> None:
     is_to_itself = post.op in ("send", "recv") and post.peer == post.rank  # a cluster has no such route
-    if not members or not (post.peer is None or post.peer in members) or is_to_itself:
-        raise ValueError(f"{post.op} among {post.ranks!s:.80}, of rank {post.rank} with {post.peer}")
+    if not members:
+        raise ValueError(
+            f"rank {post.rank} called {post.op} in the group {post.ranks!s:.80}, which must list it and other ranks of "
+            "the run once each"
+        )
+    if not (post.peer is None or post.peer in members) or is_to_itself:
+        raise ValueError(
+            f"rank {post.rank} called {post.op} with rank {post.peer}, which is not another rank of the group "
+            f"{post.ranks!s:.80}"
+        )
     if post.op not in OPERATIONS or post.reduction not in ("", *REDUCTIONS):
-        raise ValueError(f"there is no operation {post.op} {post.reduction}")
+        raise ValueError(f"there is no operation {post.op!r} with the reduction {post.reduction!r}")
     if len(post.body) % post.num_items if post.num_items else post.body:
-        raise ValueError(f"{len(post.body)} bytes for {post.num_items} items")
+        raise ValueError(f"{len(post.body)} bytes cannot hold {post.num_items} items of equal size")
 
 
 def _refuse_other_number(connection: _RankConnection, number: int) -> None:
     if number != connection.num_posts + 1:
-        raise ValueError(f"post {number} after {connection.num_posts}")
+        raise ValueError(f"the post has number {number}; expected {connection.num_posts + 1}")
 
 
 def _refuse_unknown_post(connection: _RankConnection, number: int) -> None:
     if not 0 < number <= connection.num_posts:
-        raise ValueError(f"a wait for post {number} of {connection.num_posts}")
+        raise ValueError(f"a wait names post {number}, but the rank has made {connection.num_posts} posts")
 
 
 def _refuse_unknown_mark(connection: _RankConnection, step: Step) -> None:
     is_next = step.kind != MARK or step.number == connection.num_marks
     if not (is_next and 0 < step.number <= connection.num_marks):
-        raise ValueError(f"{step.kind} {step.number} of {connection.num_marks}")
+        raise ValueError(f"a {step.kind} names mark {step.number}, but the rank has made {connection.num_marks} marks")

@@ -62,7 +62,7 @@ class Unanswered(ValueError):
 
 
 def _no_transfers(rank: int, transfer: str) -> Route:
-    raise ValueError(f"rank {rank} has no way {transfer}")
+    raise ValueError(f"the price list has no route for the transfer {transfer!r} of rank {rank}")
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Compute:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"work cannot be priced by {self.kind!r}")
+            raise ValueError(f"kind is {self.kind!r}; it must be one of {', '.join(KINDS)}")
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Posted:
         start += 8 * max(0, num_ranks)
         splits = _integers(header, start, num_splits) if num_splits else ()
         if min(splits, default=0) < 0:
-            raise ValueError("a negative size")
+            raise ValueError("splits must not contain a negative size")
         return cls(
             number=number,
             op=op,
@@ -194,7 +194,7 @@ class Awaited:
         """
         _, num_steps, number, awaited, timeout_s, lane_bytes = _fixed(_AWAITED, header)
         if not 0 <= timeout_s <= _MAX_STEP_S:
-            raise ValueError(f"a wait of at most {timeout_s:g} s")
+            raise ValueError(f"timeout_s is {timeout_s:g}; it must be 0 to {_MAX_STEP_S:g} seconds")
         lane = _labels(_part(header, _AWAITED.size, lane_bytes))[2] if lane_bytes else MAIN
         return cls(number, awaited, timeout_s, lane, _steps(header, _AWAITED.size + lane_bytes, num_steps))
 
@@ -336,19 +336,19 @@ def read_from_conductor(header: bytes) -> FromConductor:
 def _class_of(header: bytes, expected: Mapping[int, Any]) -> Any:
     found = expected.get(header[0]) if header else None
     if found is None:
-        raise ValueError(f"a message that begins with {header[:1]!r} was not expected")
+        raise ValueError(f"a message begins with {header[:1]!r}, which is not a type expected here")
     return found
 
 
 def _fixed(layout: struct.Struct, header: bytes) -> tuple[Any, ...]:
     if len(header) < layout.size:
-        raise ValueError("a message ends too early")
+        raise ValueError("the message is truncated")
     return layout.unpack_from(header)
 
 
 def _part(header: bytes, start: int, num_bytes: int) -> bytes:
     if start + num_bytes > len(header):
-        raise ValueError("a message ends too early")
+        raise ValueError("the message is truncated")
     return header[start : start + num_bytes]
 
 
@@ -369,19 +369,21 @@ def _steps(header: bytes, start: int, count: int) -> list[Step]:
     found: list[Step] = []
     for _ in range(count):
         if start + _STEP.size > len(header):
-            raise ValueError("a message ends too early")
+            raise ValueError("the message is truncated")
         code, number, duration_s, labels_bytes = _STEP.unpack_from(header, start)
         start += _STEP.size
         kind = _KINDS.get(code)
-        if kind is None or not 0 <= duration_s <= _MAX_STEP_S:
-            raise ValueError(f"a step of kind {code} that takes {duration_s:g} s")
+        if kind is None:
+            raise ValueError(f"a step has the unknown kind {code}")
+        if not 0 <= duration_s <= _MAX_STEP_S:
+            raise ValueError(f"a step takes {duration_s:g} s; it must take 0 to {_MAX_STEP_S:g} s")
         if number > MAX_TRANSFER_BYTES and kind in TRANSFERS:
-            raise ValueError(f"a transfer of {number} bytes")
+            raise ValueError(f"a transfer has {number} bytes; the limit is {MAX_TRANSFER_BYTES}")
         name, work, lane = _labels(_part(header, start, labels_bytes)) if labels_bytes else _UNLABELLED
         start += labels_bytes
         found.append(Step(kind, number, duration_s, name, work, lane))
     if start != len(header):
-        raise ValueError("a message is longer than its parts")
+        raise ValueError("the message is longer than its fields")
     return found
 
 
@@ -434,7 +436,7 @@ def _texts(packed: bytes, count: int) -> list[str]:
     try:
         found = json.loads(packed)
     except RecursionError:
-        raise ValueError("names nested too deeply") from None
+        raise ValueError("the names are nested too deeply") from None
     if not isinstance(found, list) or len(found) != count or any(type(one) is not str for one in found):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        raise ValueError(f"names are a list of {count} texts")
+        raise ValueError(f"the names must be a list of {count} strings")
     return found  # pyright: ignore[reportUnknownVariableType]

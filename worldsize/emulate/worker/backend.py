@@ -164,8 +164,8 @@ class EmulatedGroup(dist.ProcessGroup):
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         """Reduce one tensor, and give every rank its part."""
         if tensor.numel() != output.numel() * self.size():
-            wanted = f"the input must have {self.size()} times as many as the output, {output.numel() * self.size()}"
-            raise ValueError(f"reduce_scatter of {tensor.numel()} items: {wanted}")
+            wanted = f"it must have {self.size()} times as many as the output, {output.numel() * self.size()}"
+            raise ValueError(f"reduce_scatter got an input of {tensor.numel()} items; {wanted}")
         splits = [output.numel()] * self.size()
         name = _name_of(opts.reduceOp if opts else None)
         return self._post("reduce_scatter", [tensor], [output], splits=splits, reduction=name)
@@ -281,7 +281,7 @@ class _Groups:
         if (rank, world_size) != (self._client.rank, self._world_size):
             raise ValueError(
                 f"this is rank {self._client.rank} of {self._world_size} on its emulated cluster, and cannot join as "
-                f"rank {rank} of {world_size}; for fewer ranks, make a group of them by dist.new_group(ranks)"
+                f"rank {rank} of {world_size}; for fewer ranks, make a group of them with dist.new_group(ranks)"
             )
 
 
@@ -292,11 +292,11 @@ def _not_emulated(client: Client) -> Callable[[str], Forbidden]:
         client.note_refusal()
         if "Agent" in name:
             return Forbidden(
-                "torch's rpc would send past the emulated cluster, where nothing is priced: use messages and "
+                "torch's rpc would bypass the emulated cluster, so nothing would be priced: use messages and "
                 "collectives of torch.distributed, or run this without a cluster"
             )
         return Forbidden(
-            f"{name} would send past the emulated cluster, where nothing is priced: make the group by "
+            f"{name} would bypass the emulated cluster, so nothing would be priced: make the group with "
             "dist.new_group(), which gives an emulated one whatever backend you name, or run this without a cluster"
         )
 
@@ -326,7 +326,7 @@ def _name_of(reduction: Any) -> str:
     known = (name for name in REDUCTIONS if reduction is None or reduction == getattr(dist.ReduceOp, name))
     name = next(known, None)
     if name is None:
-        raise ValueError(f"the emulated cluster cannot reduce by {reduction}; it knows {', '.join(REDUCTIONS)}")
+        raise ValueError(f"the emulated cluster cannot reduce with {reduction}; it supports {', '.join(REDUCTIONS)}")
     return name
 
 
@@ -341,11 +341,12 @@ def _dtype_of(tensors: Sequence[torch.Tensor], reduction: str) -> str:
 def _name_of_type(dtype: torch.dtype, reduction: str) -> str:
     if reduction == "AVG" and not (dtype.is_floating_point or dtype.is_complex):
         raise ValueError(
-            f"AVG needs a floating-point or complex type, not {dtype}: reduce by SUM and divide, or convert first"
+            f"AVG needs a floating-point or complex type, not {dtype}: reduce with SUM and divide, or convert first"
         )
     if reduction and "float8" in str(dtype):
         raise ValueError(
-            f"torch cannot reduce {dtype}: convert to a wider type such as bfloat16 first, or gather and add yourself"
+            f"torch cannot reduce {dtype}: convert to a wider type such as bfloat16 first, or gather the tensors and "
+            "add them yourself"
         )
     if reduction in OF_BITS and (dtype.is_floating_point or dtype.is_complex):
         raise ValueError(f"{reduction} is for integers, and these tensors are {dtype}")

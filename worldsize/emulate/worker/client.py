@@ -146,7 +146,10 @@ class Client(StepRecorder):
             Forbidden: the run does not allow this operation, or this is a process that the rank has forked.
         """
         if self.is_in_child:
-            raise Forbidden("a process that a rank has started, such as a DataLoader's worker, has no part in the run")
+            raise Forbidden(
+                "a process that a rank has started, such as a DataLoader's worker, cannot take part in the run: "
+                "communicate from the rank itself"
+            )
         if self._allow is not None and op not in (*self._allow, ASK):
             self.note_refusal()
             raise Forbidden(refusal(op, self._allow))

@@ -43,7 +43,7 @@ def refuse_bad_spec(spec: Spec) -> None:
     if spec.launcher not in _LAUNCHERS:
         raise ValueError(f"launcher {spec.launcher!r} is not known; use one of {', '.join(_LAUNCHERS)}")
     if spec.cluster is not None and (spec.launcher != "warm" or spec.backend != "auto"):
-        raise ValueError("an emulated cluster has a backend and a launcher of its own; leave out backend and launcher")
+        raise ValueError("an emulated cluster has its own backend and launcher; leave out backend and launcher")
     if spec.cluster is None and spec.faults:
         raise ValueError("faults are for an emulated cluster; name one, such as cluster='dgx-h100'")
     if spec.allow is not None:
@@ -72,7 +72,7 @@ def whole_world_size(world_size: Any) -> int:
 def _refuse_bad_allow(spec: Spec) -> None:
     refuse_unknown(spec.allow or ())
     if spec.cluster is None and spec.backend == "nccl":
-        raise ValueError("allow holds on Gloo and on an emulated cluster; leave out backend, or name a cluster")
+        raise ValueError("allow works only with Gloo or on an emulated cluster; leave out backend, or name a cluster")
 
 
 def _refuse_bad_env(env: Mapping[str, str]) -> None:
@@ -84,18 +84,18 @@ def _refuse_bad_env(env: Mapping[str, str]) -> None:
 def _refuse_bad_each(each: Sequence[Sequence[Any]], world_size: int) -> None:
     if not isinstance(each, list | tuple) or not all(isinstance(args, list | tuple) for args in each):
         raise ValueError(
-            "each is a list with one tuple of arguments per rank; for one argument per rank, write [(a0,), (a1,)]"
+            "each must be a list with one tuple of arguments per rank; for one argument per rank, write [(a0,), (a1,)]"
         )
     if len(each) != world_size:
-        raise ValueError(f"each holds one tuple of arguments per rank; got {len(each)} for {world_size} ranks")
+        raise ValueError(f"each must hold one tuple of arguments per rank; got {len(each)} for {world_size} ranks")
 
 
 def refuse_bad_timeout(timeout_s: float, stalled_s: float | None) -> None:
     """Raise ValueError unless both are valid durations; `stalled_s=None` turns the detection of stalls off."""
     if not _is_time(timeout_s) or timeout_s > _MAX_TIMEOUT_S:
-        raise ValueError(f"timeout_s is a number of seconds above 0, at most {_MAX_TIMEOUT_S}; got {timeout_s!r}")
+        raise ValueError(f"timeout_s must be a number of seconds above 0, at most {_MAX_TIMEOUT_S}; got {timeout_s!r}")
     if stalled_s is not None and not _is_time(stalled_s):
-        raise ValueError(f"stalled_s is a number of seconds above 0, or None; got {stalled_s!r}")
+        raise ValueError(f"stalled_s must be a number of seconds above 0, or None; got {stalled_s!r}")
 
 
 def _is_time(time_s: Any) -> bool:
@@ -108,9 +108,11 @@ def refuse_bad_networks(netns: Sequence[str], world_size: int, is_plain: bool) -
     `is_plain`: the ranks are real ones of the warm launcher, outside any jail.
     """
     if not is_plain:
-        raise ValueError("netns is for real ranks of the warm launcher; leave out cluster, forkserver and launcher")
+        raise ValueError(
+            "netns works only for real ranks of the warm launcher; leave out cluster, forkserver and launcher"
+        )
     if isinstance(netns, str) or len(netns) != world_size:
-        raise ValueError(f"netns names one network namespace per rank; got {netns!r} for {world_size} ranks")
+        raise ValueError(f"netns must name one network namespace per rank; got {netns!r} for {world_size} ranks")
     for name in netns:
         if not name or set("/,") & set(name) or not os.path.exists(os.path.join(process.NETWORKS, name)):
             raise ValueError(f"there is no network namespace {name!r}; on Linux `ip netns add {name}` makes one")
@@ -146,8 +148,8 @@ def _make_room_for_files(world_size: int, launcher: str) -> None:
         return
     most = max(0, (hard - others) // _RANK_FILES[launcher])
     raise ValueError(
-        f"{world_size} ranks take {needed} open files and this process may have {hard}; start at most {most}, or raise "
-        "the limit (ulimit -n)"
+        f"{world_size} ranks need {needed} open files, but this process may have {hard}; start at most {most}, or "
+        "raise the limit (ulimit -n)"
     )
 
 

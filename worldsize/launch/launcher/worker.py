@@ -89,7 +89,7 @@ class Worker:
         """
         data = self.control.recv(_CHUNK)
         if not data:
-            raise ConnectionError("the rank has hung up")
+            raise ConnectionError("the rank has closed its connection")
         for header, body in self._inbox.feed(data):
             message = read_from_rank(header)
             yield message, self._content_of(message, body)

@@ -45,12 +45,14 @@ def decode(data: bytes) -> Any:
     try:
         header_bytes = int.from_bytes(data[:8], "little")
         if header_bytes > 4 * MAX_TREE_BYTES:
-            raise ValueError(f"{header_bytes} bytes beside the tensors")
+            raise ValueError(
+                f"the value without its tensors has {header_bytes} bytes; the limit is {4 * MAX_TREE_BYTES}"
+            )
         header = json.loads(data[8 : 8 + header_bytes])
         tree = json.loads(header["__metadata__"]["tree"])
         return _from_tree(tree, _load(data) if len(header) > 1 else {}, depth=0)
     except Exception as error:  # malicious bytes can cause any error; the caller gets one type
-        raise ValueError(f"the bytes are not a value that a rank returns: {error}") from None
+        raise ValueError(f"the bytes do not encode a value that a rank can return: {error}") from None
 
 
 def _load(data: bytes) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def _plain(tensor: Any) -> Any:
 
 def _from_tree(tree: Any, tensors: dict[str, Any], depth: int) -> Any:
     if depth > MAX_DEPTH:
-        raise ValueError("nested too deeply")
+        raise ValueError("the value is nested too deeply")
     if isinstance(tree, list):
         return [_from_tree(item, tensors, depth + 1) for item in tree]
     if not isinstance(tree, dict):
@@ -124,7 +126,7 @@ def _from_tree(tree: Any, tensors: dict[str, Any], depth: int) -> Any:
     ((kind, content),) = tree.items()
     if kind == "tensor":
         if tensors[content].ndim > MAX_DEPTH:  # printing a tensor recurses by dimension
-            raise ValueError("a tensor of too many dimensions")
+            raise ValueError("a tensor has too many dimensions")
         return tensors[content]
     if kind == "bytes":
         return tensors[content].numpy().tobytes()
@@ -134,4 +136,4 @@ def _from_tree(tree: Any, tensors: dict[str, Any], depth: int) -> Any:
         return {key: _from_tree(item, tensors, depth + 1) for key, item in content.items()}
     if kind == "pairs" and all(type(key) in _KEYS for key, _ in content):
         return {key: _from_tree(item, tensors, depth + 1) for key, item in content}
-    raise ValueError(f"unknown kind {kind!r}")
+    raise ValueError(f"the value has the unknown kind {kind!r}")

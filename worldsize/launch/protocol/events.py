@@ -35,7 +35,7 @@ def read_events(rank: int, sent: Iterable[SentEvent], origin_s: float) -> list[E
 
 def _event(rank: int, sent: SentEvent, origin_s: float) -> Event:
     if sent.start_s > sent.end_s:
-        raise ValueError(f"an event from {sent.start_s} s to {sent.end_s} s")
+        raise ValueError(f"an event starts at {sent.start_s} s, after its end at {sent.end_s} s")
     # the bytes that a collective sends cannot be seen from outside the backend
     sent_bytes = sent.size_bytes if (sent.kind, sent.name) == (COMMUNICATION, "send") else 0
     return Event(

@@ -147,7 +147,7 @@ class Hello(Message, frozen=True):
 
     def __post_init__(self) -> None:
         if self.rank >= self.world_size:
-            raise ValueError(f"there is no rank {self.rank} of {self.world_size}")
+            raise ValueError(f"rank is {self.rank}; it must be below the world size, {self.world_size}")
 
 
 class Joined(Message, frozen=True):
@@ -168,7 +168,7 @@ class Position(Message, frozen=True):
 
     def __post_init__(self) -> None:
         if self.native is not None and self.native.state != WAITING:
-            raise ValueError("a call that torch has under way is waiting")
+            raise ValueError(f"native is a call in the state {self.native.state!r}; it must be {WAITING!r}")
 
 
 class Probed(Message, frozen=True):

@@ -120,9 +120,9 @@ def _place(standing: StoppedRank, neighbour: str) -> str:
     call = standing.waits_in
     lines = standing.lines or ([call.line] if call and call.line else [])
     if not lines and not call:
-        return "stood outside any call, and did not report where"
+        return "stopped outside any call, and did not report where"
     name = str(call).replace(f"rank {call.peer}", neighbour, 1) if call and neighbour else str(call)
-    headline = f"stood in {name}" if call else "stood outside any call, at"
+    headline = f"stopped in {name}" if call else "stopped outside any call, at"
     return "\n".join([headline, *quote(lines), *_line_elsewhere(call, lines)])
 
 

@@ -119,4 +119,4 @@ for _name in _OPERATIONS:
 
 
 def _not_gloo(name: str, allowed: Collection[str]) -> str:
-    return f"{name} is not allowed here: use groups of dist.new_group(), and only {', '.join(sorted(allowed))}"
+    return f"{name} is not allowed here: use groups from dist.new_group(), and only {', '.join(sorted(allowed))}"

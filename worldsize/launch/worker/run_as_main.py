@@ -31,8 +31,8 @@ def play_joined(path: str, *args: str) -> None:
         """Refuse to join a second time."""
         if not dist.is_initialized():
             raise RuntimeError(
-                "this script destroyed its process group and joins again, which ranks of an emulated cluster cannot; "
-                "destroy the group once, at the end, or run the script without a cluster"
+                "this script destroyed its process group and joins again, which ranks of an emulated cluster cannot "
+                "do; destroy the group once, at the end, or run the script without a cluster"
             )
 
     dist.init_process_group = distributed_c10d.init_process_group = joined

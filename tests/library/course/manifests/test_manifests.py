@@ -60,7 +60,7 @@ BROKEN = [
         "pytorchjob.yaml",
         "kubeflow.org/v1\n",
         "kubeflow.org/v1beta2\n",
-        "it is 'kubeflow.org/v1beta2'; the PyTorchJob that can be",
+        "it is 'kubeflow.org/v1beta2'; only a PyTorchJob of",
     ),
     (
         "trainjob.yaml",
@@ -115,7 +115,12 @@ BROKEN = [
         "'groupName' is missing: the name, which is also a label",
     ),
     ("rayjob.yaml", "backoffLimit: 3", "maxRetries: 3", "spec: there is no field 'maxRetries' here"),
-    ("rayjob.yaml", "ray.io/v1\n", "ray.io/v1alpha1\n", "it is 'ray.io/v1alpha1'; the RayJob that can be checked"),
+    (
+        "rayjob.yaml",
+        "ray.io/v1\n",
+        "ray.io/v1alpha1\n",
+        "it is 'ray.io/v1alpha1'; only a RayJob of ray.io/v1 can be checked",
+    ),
     ("kueue.yaml", "nominalQuota: 32", "nominalQouta: 32", "did you mean 'nominalQuota'?"),
     (
         "kueue.yaml",
@@ -294,7 +299,7 @@ def test_a_storage_that_cannot_be_is_refused(changed: dict, sentence: str) -> No
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "there is no document in this text"),
+        ("", "the text contains no document"),
         ("- a\n- b", "a document must have named fields"),
         ("a: [", "this is not YAML"),
         ("kind: JobSet\nkind: Job\n", "'kind' is given twice; keep one of them"),
