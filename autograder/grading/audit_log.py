@@ -1,6 +1,6 @@
 """The audit log: what was graded, from which files, under which conditions, so that any score can be reproduced.
 
-Beside gradebook.db, `gradebook-audit.jsonl` gets one line for every grading and is append-only. Each entry has a hash
+Next to gradebook.db, `gradebook-audit.jsonl` gets one line for every grading and is append-only. Each entry has a hash
 of itself and of the one before: a line that was edited or removed is found, but not a log that somebody rewrote from
 some line to its end; to detect that too, keep the last hash, which `autograder audit` prints, elsewhere.
 `gradebook-audit/` keeps the graded files under their hashes, so that an older submission can be judged again. Both hold
@@ -62,7 +62,7 @@ class Inputs(_Record):
     release: str | None
     checks: str | None
     engine: str  # every file of autograder and worldsize
-    programs: dict[str, str | None] = {}  # by name: those beside the notebook, and our solutions to them
+    programs: dict[str, str | None] = {}  # by name: those next to the notebook, and our solutions to them
 
     def of(self, kind: str) -> str | None:
         """The hash of a file by its kind, such as "submission", "checks" or "submitted/train.py"."""
@@ -70,7 +70,7 @@ class Inputs(_Record):
 
 
 class Versions(_Record):
-    """The programs that graded; `commit` only where the engine lies in a git checkout."""
+    """The programs that graded; `commit` only if the engine is in a git checkout."""
 
     worldsize: str
     commit: str | None
@@ -93,7 +93,7 @@ class RecordedLimits(_Record):
 
     @model_serializer(mode="wrap")
     def _without_what_is_usual(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The fields; an older entry, whose hash covers them, has no `sandbox`."""
+        """Leave out an empty `sandbox`: older entries, whose hashes cover all fields, have none."""
         return {name: value for name, value in serialize(self).items() if name != "sandbox" or value}
 
 
@@ -108,7 +108,7 @@ class CheckScore(_Record):
 
     @classmethod
     def of(cls, check: CheckResult) -> Self:
-        """The part of a result that belongs in the log: no message, which a student may have written."""
+        """The part of a result that belongs in the log: no message, because a student may have written it."""
         return cls(name=check.name, cell=check.cell, outcome=check.outcome, earned=check.earned, points=check.points)
 
 
@@ -281,7 +281,7 @@ def keep(root: Path, path: Path) -> str | None:
 def engine_sha256() -> str:
     """A hash of the names and contents of all sources and templates of autograder and worldsize, at the first call.
 
-    This process grades by these, whatever becomes of the files.
+    This process grades with these sources, even if the files change later.
     """
     whole = hashlib.sha256()
     for package in (autograder, worldsize):
@@ -307,7 +307,7 @@ def versions() -> Versions:
 
 def _commit() -> str | None:
     (folder,) = autograder.__path__
-    if not Path(folder).with_name(".git").exists():  # another project's checkout may lie above
+    if not Path(folder).with_name(".git").exists():  # the folder above may be another project's checkout
         return None
     try:
         asked = subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)

@@ -45,7 +45,7 @@ def _convert_notebooks(self: Autograde) -> None:
 
 
 def _asked_for(converter: Autograde) -> ClassFolders:
-    """The folders that fit the student's id, which may be a pattern; an id in full names that student alone."""
+    """Return the folders that match the student's ID, which may be a pattern; a complete ID matches only itself."""
     coursedir: Any = converter.coursedir
     wanted = coursedir.student_id
     students, refused = class_folders(coursedir, coursedir.assignment_id)

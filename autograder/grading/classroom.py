@@ -73,7 +73,7 @@ def refuse_stock_grading(coursedir: CourseDirectory) -> None:
 
 
 def refuse_unknown(lab: Lab) -> None:
-    """Raise ValueError unless the gradebook knows the assignment: it could take no score of what would be judged."""
+    """Raise ValueError unless the gradebook knows the assignment; otherwise it could not take the scores."""
     name, coursedir = notebook_of(lab.name), lab.coursedir
     with Gradebook(coursedir.db_url, coursedir.course_id) as book, contextlib.suppress(MissingEntry):
         book.find_notebook(name, lab.name)

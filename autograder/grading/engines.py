@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """Where submissions are judged; at most `jobs` at a time, each requested by a thread of its own."""
+    """Where submissions are judged; at most `jobs` at a time, each requested by its own thread."""
 
     jobs: int
 
@@ -44,7 +44,7 @@ class LocalPool:
     """This machine. Each submission gets `num_gpus` GPUs while it is judged, or shares one when that is below 1.
 
     Raises:
-        ValueError: there are not so many, or `num_gpus` is above 1 and not whole.
+        ValueError: the machine has too few GPUs, or `num_gpus` is above 1 and not whole.
     """
 
     def __init__(self, jobs: int | None = None, num_gpus: float = 0) -> None:
@@ -96,7 +96,7 @@ class LocalPool:
 def open_engine(
     name: Literal["local", "ray"], jobs: int | None = None, num_gpus: float = 0, is_alone: bool = False
 ) -> Engine:
-    """Open an engine. Each submission takes `num_gpus` GPUs, and as many are judged at once as there is room for.
+    """Open an engine. Each submission takes `num_gpus` GPUs, and as many submissions are judged at once as fit.
 
     With `is_alone` two submissions never share the cores of a machine, unless each has GPUs of its own.
 
@@ -140,5 +140,5 @@ def _num_fitting(num_gpus: float) -> int:
 
 
 def _num_sharing(num_gpus: float) -> int:
-    """How many submissions share a GPU of which each takes this part."""
+    """Return how many submissions share a GPU if each takes this fraction of it."""
     return int(1 / num_gpus + 1e-9)  # rounding may leave the quotient just below a whole number

@@ -53,7 +53,7 @@ class Judged(BaseModel):
 
     @property
     def verdict(self) -> str:
-        """A few words on how it went."""
+        """The outcome in a few words."""
         if self.fault:
             return f"not graded: {self.fault}"
         if self.malformed:
@@ -63,7 +63,7 @@ class Judged(BaseModel):
 
     @property
     def may_be_external(self) -> bool:
-        """True where a different submission on the same machine may have caused how a check ended."""
+        """True if another submission on the same machine may have affected the outcome of a check."""
         return any(check.may_be_external for check in self.report.checks) if self.report else False
 
     @property
@@ -96,7 +96,7 @@ class Lab:
 
     @property
     def released_folder(self) -> Path:
-        """What students got, programs included."""
+        """The folder that students got, with its programs."""
         return self._release_path.parent
 
     def submitted_file(self, student: str) -> Path:
@@ -104,7 +104,7 @@ class Lab:
         return handed_in(self._folder(self.coursedir.submitted_directory, student), notebook_of(self.name))
 
     def named(self, students: Sequence[str]) -> list[str]:
-        """List these students, or everybody who submitted; members of a team stand for the one whose work counts.
+        """List these students, or everybody who submitted; team members are replaced by the one whose work counts.
 
         Raises:
             ValueError: there is no such lab, or no submission of one of them.
@@ -123,7 +123,7 @@ class Lab:
         return [student for student in known if not students or student in students]
 
     def refused(self, students: Sequence[str]) -> dict[str, Judged]:
-        """Why the folders of some of these students, or of all, cannot be graded."""
+        """Return why folders of these students, or of all, cannot be graded, by student."""
         refused = class_folders(self.coursedir, self.name).refused
         return {
             student: Judged(fingerprint="", fault=reason)
@@ -167,7 +167,7 @@ class Lab:
         return read_submission(path, self.release, student, self._programs_beside(path))
 
     def kept(self, student: str) -> Judged | None:
-        """The judgement kept of a student's current files; None where there is none."""
+        """The kept judgement of a student's current files; None if there is none."""
         try:
             found = Judged.model_validate_json(self._kept_path(student).read_bytes())
         except (OSError, ValidationError):

@@ -27,7 +27,7 @@ from autograder.judging.report import RECORD, Report
 from autograder.sandbox import refuse_unknown_limits
 from autograder.submissions import Malformed
 
-MAX_BESIDE_BYTES = 100 << 20  # of all files beside a notebook, which nbgrader copies twice
+MAX_BESIDE_BYTES = 100 << 20  # of all files next to a notebook, which nbgrader copies twice
 
 
 class GraderFault(RuntimeError):
@@ -99,7 +99,7 @@ class Grade(NbGraderPreprocessor):
         """The limits for a submission to the lab whose solution is in this folder.
 
         Raises:
-            ValueError: the lab's settings cannot be read, or there or in `limits_of` is an impossible limit.
+            ValueError: the lab's settings cannot be read, or they or `limits_of` set an impossible limit.
         """
         lab, own = source.name, lab_settings(source)
         changed = dict(self.limits_of.get(lab, {}))
@@ -113,7 +113,7 @@ class Grade(NbGraderPreprocessor):
         )
 
     def gpus(self, source: Path) -> float:
-        """How many GPUs judging a submission takes, to the lab with this folder of the solution. Raises: ValueError."""
+        """Return how many GPUs it takes to judge a submission to the lab in this source folder. Raises: ValueError."""
         return self.num_gpus.get(source.name, lab_settings(source).num_gpus)
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:

@@ -1,7 +1,7 @@
 """Judging on the machines of a Ray cluster, to which only data goes, and from which only reports come back.
 
 A worker judges as this machine would: it forks a judge, and student code runs in a jail that the judge requests. No
-process of Ray's imports any of that code. The hidden checks lie on the worker as long as the judging lasts; a worker
+process of Ray's imports any of that code. The hidden checks are on the worker while it judges; a worker
 that is killed leaves them behind, in a folder of the machine's /tmp that only its user may enter.
 """
 
@@ -54,7 +54,7 @@ class RayCluster:
         """Have a request judged by a process that a worker of the cluster forks for it.
 
         Raises:
-            RuntimeError: the judge broke, its worker died too often, or it has another version of the grader.
+            RuntimeError: the judge broke, its worker died too often, or it has a different version of the grader.
         """
         errors = self._ray.exceptions
         asked = self._task.remote(grader(), request.checks.read_bytes(), request.model_dump_json(), self._num_gpus > 0)
@@ -72,7 +72,7 @@ class RayCluster:
             self._running.discard(asked)
 
     def measure(self, job: Measurement, journal: Path) -> Iterator[Progress | Measured]:
-        """A program's measurement by a worker; every timing is kept here as soon as it arrives.
+        """Measure a program on a worker; every timing is kept here as soon as it arrives.
 
         Raises:
             RuntimeError: as for `judge`.
@@ -112,7 +112,7 @@ def judge_here(asked_by: Mapping[str, str], checks: bytes, request: str, on_gpus
     With `on_gpus` the sandbox shows the GPUs that Ray has given to this worker.
 
     Raises:
-        RuntimeError: this machine has another grader, or the judge broke.
+        RuntimeError: this machine has a different grader, or the judge broke.
     """
     refuse_another_grader(asked_by)
     with tempfile.TemporaryDirectory(prefix="worldsize-checks-") as folder:  # which only this user may enter
@@ -123,7 +123,7 @@ def judge_here(asked_by: Mapping[str, str], checks: bytes, request: str, on_gpus
 
 
 def measure_here(asked_by: Mapping[str, str], job: str, kept: str, on_gpus: bool) -> Iterator[str]:
-    """A measurement's messages as JSON, each with the new lines of its journal; this runs on a worker.
+    """Measure a program on a worker; yield messages as JSON, each with the new lines of the journal.
 
     Raises:
         RuntimeError: as for `judge_here`.
@@ -141,7 +141,7 @@ def measure_here(asked_by: Mapping[str, str], job: str, kept: str, on_gpus: bool
 
 
 def _received(message: dict[str, Any], journal: Path) -> Progress | Measured:
-    """What a worker sent, after appending its lines to the journal."""
+    """Append the lines in a worker's message to the journal, and return the rest of the message."""
     journal.parent.mkdir(parents=True, exist_ok=True)
     with open(journal, "a", encoding="utf-8") as file:
         file.write(message["lines"])
@@ -157,7 +157,7 @@ def _granted() -> list[str]:
 
 
 def refuse_another_grader(asked_by: Mapping[str, str]) -> None:
-    """Raise RuntimeError unless this machine would grade as the one that asks does."""
+    """Raise RuntimeError unless this machine grades exactly as the one that asks."""
     if differing := [name for name, own in grader().items() if asked_by.get(name) != own]:
         raise RuntimeError(
             f"the worker on {platform.node()} would not grade as this machine does: it has another "

@@ -47,7 +47,7 @@ def replay(coursedir: CourseDirectory, entry: AuditEntry) -> Replay:
     """Grade the files of an entry again, with the same seed and limits.
 
     Raises:
-        ValueError: one of the files is gone, or the entry is of a grading that broke.
+        ValueError: one of the files is gone, or the grading of the entry broke.
         RuntimeError: the judge broke.
     """
     if entry.verdict is Verdict.FAULT:

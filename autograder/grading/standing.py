@@ -58,7 +58,7 @@ class State(StrEnum):
 
     @property
     def to_do(self) -> tuple[str, str]:
-        """What waits for the instructor, and the advice, which has {} for the assignment; empty where nothing does."""
+        """What waits for the instructor, and advice with {} in place of the assignment; both empty if nothing does."""
         return _WORDS[self].to_do
 
     @property
@@ -67,12 +67,12 @@ class State(StrEnum):
 
     @property
     def is_graded(self) -> bool:
-        """True where every point is known."""
+        """True if every point is known."""
         return self in (State.DONE, State.DAMAGED)
 
     @property
     def is_final(self) -> bool:
-        """True where a score counts; that of work that is missing is 0."""
+        """True if the score counts; missing work scores 0."""
         return self.is_graded or self is State.MISSING
 
 
@@ -136,11 +136,11 @@ class Standing:
     section: str = ""
     extension: timedelta | None = None
     author: str = ""  # the teammate whose submission counts
-    num_regrades: int = 0  # requests without an answer, where a report has asked for them
+    num_regrades: int = 0  # unanswered requests, if a report has asked for them
 
     @property
     def score(self) -> float | None:
-        """The score that counts; None where it is not final."""
+        """The score that counts; None if it is not final."""
         return max(0.0, self.raw_score - self.penalty) if self.state.is_final else None
 
     @property
@@ -160,7 +160,7 @@ class Standing:
 
     @property
     def name(self) -> str:
-        """The student's name as a gradebook sorts it, or the id where no name is known."""
+        """The student's name as a gradebook sorts it, or the ID if no name is known."""
         return ", ".join(part for part in (self.last_name, self.first_name) if part) or self.student
 
     @property
@@ -220,7 +220,7 @@ def _standings_of_strangers(coursedir: CourseDirectory, gradebook: Gradebook, as
     known = {student.id for student in gradebook.students}
     pattern = coursedir.format_path(coursedir.submitted_directory, "*", glob.escape(assignment.name))
     names = sorted({folder.parent.name for folder in course_glob(coursedir, pattern)} - known)
-    # the name of a folder may be no text, which no file of ours could hold
+    # a folder's name may not be valid text, which our files could not hold
     written = [os.fsencode(name).decode(errors="backslashreplace") for name in names]
     due = str(assignment.duedate or "")
     return [
@@ -237,7 +237,7 @@ def _standing(
     last: audit_log.AuditEntry | None,
     extensions: Extensions,
 ) -> Standing:
-    """How a student stands, by the work of its author: the student, or a teammate."""
+    """Return how a student stands; `author` of the work is the student or a teammate."""
     try:
         submission: Any = gradebook.find_submission(assignment.name, author)
         extension = extension_of(submission, extensions)
@@ -272,7 +272,7 @@ def _standing(
 
 
 def _state_without_submission(coursedir: CourseDirectory, assignment: Any, student: str, due: datetime | None) -> State:
-    """The state of work of which the gradebook has no submission."""
+    """Return the state of work that has no submission in the gradebook."""
     if Path(coursedir.format_path(coursedir.submitted_directory, student, assignment.name)).exists():
         return State.WAITING
     is_due = due is not None and due < datetime.now(UTC).replace(tzinfo=None)

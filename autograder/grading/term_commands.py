@@ -1,4 +1,4 @@
-"""Commands for a class through a term: who is in it, who may hand in later, how all stand, and what they ask again."""
+"""Commands for a class during a term: its roster, extensions, status and regrade requests."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ KEPT = Path("build", "verified")  # below the course's folder
 
 @dataclass(frozen=True)
 class Case:
-    """One known answer to a lab: its cells by title, the score that it must get, and words its feedback must hold.
+    """One known answer to a lab: its cells by title, the score it must get, and words that its feedback must contain.
 
     With `most_score` it must get at least `score` and at most `most_score`.
     """
@@ -72,7 +72,7 @@ class GradedCase:
 
 
 def unlike_draws(findings: Sequence[GradedCase]) -> list[str]:
-    """A description of each answer to which some check gave other points on another draw of its inputs.
+    """Describe each answer whose points for a check differ between draws of its inputs.
 
     Answers that declare a range are left out: theirs depends on the machine's speed.
     """
@@ -127,10 +127,10 @@ def solution_of(root: Path, lab: str) -> Case:
 def verify(
     root: Path, cases: list[Case], jobs: int | None = None, seed: int | None = None, *, use_kept: bool = False
 ) -> Iterator[GradedCase]:
-    """A finding for every case, as they arrive: those of labs side by side, then those with real jobs one at a time.
+    """Yield a finding for every case as they arrive: most labs in parallel, then those with real jobs one at a time.
 
     Inputs are drawn from `seed`; by default from a fresh one for each case, as for a submission. With `use_kept` a case
-    of which a good finding is kept is not judged again.
+    with a kept finding without problems is not judged again.
     """
     kept = [finding for case in cases if use_kept and (finding := _kept(root, case))]
     yield from kept
@@ -150,7 +150,7 @@ def verify(
 
 
 def try_case(root: Path, case: Case, seed: int | None = None) -> GradedCase:
-    """The finding for one case, graded as a submission would be, on inputs drawn from `seed` or a fresh one."""
+    """Grade one case as a submission would be, on inputs drawn from `seed` or a fresh one."""
     report = _judge(root, case, seed)
     return GradedCase(case, report, list(_problems(case, report)))
 
@@ -179,7 +179,7 @@ def _submitted(root: Path, case: Case) -> _Submitted:
 
 
 def _judge(root: Path, case: Case, seed: int | None, only: set[str] | None = None) -> Report:
-    """The report on a case, by these checks or by all."""
+    """Judge a case with these checks, or with all."""
     given = _submitted(root, case)
     request = JudgeRequest(
         checks=root / "solutions" / case.lab / "checks.py",
@@ -272,7 +272,7 @@ def _place(root: Path, lab: str) -> LocalPool:
 
 
 def _program(path: Path, cells: dict[str, str]) -> str:
-    """The program as this case has it: the released one where the case answers nothing of it."""
+    """The program of this case: the released one if the case has no cells of it."""
     own = {title: cells[title] for title in programs.titles(path) if title in cells}
     return programs.solved(path, own) if own else programs.released(path)
 

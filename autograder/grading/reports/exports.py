@@ -51,7 +51,7 @@ def write_table(rows: Iterable[Standing], to: Path) -> None:
     write_csv(to, [columns, *lines])
 
 
-_CLASS_LISTS = ("canvas", "moodle", "blackboard")  # whose import stumbles over a line of somebody who has left
+_CLASS_LISTS = ("canvas", "moodle", "blackboard")  # whose import fails at a row for somebody who has left
 FORMATS: dict[str, Callable[..., None]] = {
     "csv": write_table,
     "canvas": write_canvas,
@@ -70,10 +70,10 @@ def export(
 ) -> list[tuple[Standing, str]]:
     """Write the grades in one of `FORMATS`; return the rows to which the file gives no score, each with the reason.
 
-    A class list of another system has nobody who is not on the course's roster, where there is one.
+    Files for other systems' class lists leave out everybody who is not on the course's roster, if it has one.
 
     Raises:
-        ValueError: there is no such format or assignment, also among `names`.
+        ValueError: the format or an assignment, also one in `names`, is unknown.
     """
     if format not in FORMATS:
         raise ValueError(f"There is no format {format!r}: choose one of {', '.join(FORMATS)}.")

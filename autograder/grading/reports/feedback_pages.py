@@ -29,7 +29,7 @@ RECORDS = Path("build", "feedback")  # below the course's folder
 
 
 class Page(StrEnum):
-    """What became of a student's page."""
+    """What was done to a student's page."""
 
     WRITTEN = "written"
     UNCHANGED = "up to date"
@@ -38,7 +38,7 @@ class Page(StrEnum):
 
 
 def renew(coursedir: CourseDirectory, assignment: str, students: Sequence[str] = ()) -> Iterator[tuple[str, Page]]:
-    """Bring the pages of these students, or of everybody, up to date; yield what became of each.
+    """Bring the pages of these students, or of everybody, up to date; yield what was done to each.
 
     Raises:
         ValueError: nobody, or one of the students, has no graded submission of this assignment.
@@ -49,7 +49,7 @@ def renew(coursedir: CourseDirectory, assignment: str, students: Sequence[str] =
     known = graded | paged | authors.keys()
     if missing := sorted({*students} - known):
         raise ValueError(f"{', '.join(missing)} has no graded {assignment}: grade it first.")
-    if not graded:  # rather than remove every page, as where autograded/ lies on another machine
+    if not graded:  # rather than remove every page because, say, autograded/ is on another machine
         raise ValueError(f"No submission of {assignment} is graded yet: run `autograder grade {assignment}` first.")
     return (
         (one, _copied(coursedir, assignment, one, authors[one]))
@@ -88,7 +88,7 @@ def _renewed(coursedir: CourseDirectory, assignment: str, student: str, is_grade
 
 
 def _copied(coursedir: CourseDirectory, assignment: str, student: str, author: str) -> Page:
-    """Bring a page up to date that is a copy of a teammate's; return what became of it."""
+    """Update a page that is a copy of a teammate's; return what was done to it."""
     if _renewed(coursedir, assignment, author, is_graded=True) is Page.FAILED:
         return Page.FAILED
     source, copy = (
@@ -103,7 +103,7 @@ def _copied(coursedir: CourseDirectory, assignment: str, student: str, author: s
 
 
 def _students(coursedir: CourseDirectory, directory: str, assignment: str) -> set[str]:
-    """Everybody with a folder of the assignment there."""
+    """Return everybody with a folder for the assignment in this directory."""
     pattern = coursedir.format_path(directory, "*", glob.escape(assignment))
     return {folder.parent.name for folder in course_glob(coursedir, pattern) if folder.is_dir()}
 

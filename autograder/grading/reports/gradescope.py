@@ -1,4 +1,7 @@
-"""Results for Gradescope, by gradescope-autograders.readthedocs.io/en/latest/specs (results.json; November 2026)."""
+"""Results for Gradescope.
+
+Source: gradescope-autograders.readthedocs.io/en/latest/specs (results.json; November 2026).
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from autograder.grading.standing import Points, Standing
 def write_gradescope(standings: Iterable[Standing], to: Path, entries: Sequence[audit_log.AuditEntry] = ()) -> None:
     """Write `ASSIGNMENT/STUDENT/results.json` below a folder, for every submission whose score is final.
 
-    Gradescope's format cannot express a submission without a score, so the rest get no file, and an earlier one goes.
-    Points of the cells are as graded; the score at the top is after extra credit and late penalty. Students see it once
-    it is published.
+    Gradescope's format cannot express a submission without a score, so the others get no file, and an earlier one is
+    removed. Points of the cells are as graded; the score at the top is after extra credit and late penalty. Students
+    see it once it is published.
     """
     durations = {key[:2]: entry.duration_s for key, entry in audit_log.latest(list(entries)).items()}
     for standing in standings:
@@ -52,5 +55,5 @@ def _test(points: Points) -> dict[str, object]:
 
 
 def _folder(name: str) -> str:
-    """The name as that of a single folder, whatever characters it has."""
+    """Turn a name with any characters into the name of a single folder."""
     return quote(name, safe=" @+,") if name.strip(".") else name.replace(".", "%2E")

@@ -34,11 +34,11 @@ SETTINGS = "lti.toml"
 _AGS = "https://purl.imsglobal.org/spec/lti-ags/scope"
 _SCOPES = [f"{_AGS}/lineitem", f"{_AGS}/score"]
 _TIMEOUT_S = 30
-_MAX_UNANSWERED = 3  # in a row
+_MAX_UNANSWERED = 3  # requests in a row
 
 
 class Platform(BaseModel):
-    """What an LMS and this course know of each other, as `lti.toml` has it."""
+    """How an LMS and this course identify each other, as configured in `lti.toml`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,7 +63,7 @@ def send(
 ) -> list[tuple[Standing, str]]:
     """Send every final score; return the rest, each with the reason.
 
-    An assignment's column is known by its name here, as the column's tag, and made where it is missing; `names` gives
+    An assignment's column is known by its name here, as the column's tag, and created if missing; `names` gives
     it another title.
 
     Raises:
@@ -77,7 +77,7 @@ def send(
 
 
 class _LtiSession(requests.Session):
-    """A session that waits for no answer for ever."""
+    """A session whose requests time out."""
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
         return super().request(*args, **{"timeout": _TIMEOUT_S, **kwargs})
@@ -96,7 +96,7 @@ class _Lms:
         self._num_unanswered = 0  # one after another
 
     def try_send(self, row: Standing, names: Mapping[str, str]) -> str:
-        """Like `send`; an LMS that does not answer is a reason too, and after some it is asked no more."""
+        """Like `send`, but return a reason if the LMS does not answer, and stop asking after several failures."""
         if self._num_unanswered == _MAX_UNANSWERED:
             return "not sent: the LMS answers no more"
         try:
@@ -108,7 +108,7 @@ class _Lms:
         return reason
 
     def send(self, row: Standing, names: Mapping[str, str]) -> str:
-        """Send a score where it is final; return why it was not sent, empty after it was."""
+        """Send a score if it is final; return why it was not sent, or an empty text."""
         if row.submitted_score is None:
             return row.state.exported
         user_id = self._user_ids.get(row.email.lower())
@@ -143,7 +143,7 @@ def _registration(platform: Platform) -> Any:
 
 
 def _by_email(members: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The LMS's ids of users by their address; none where several have the same."""
+    """The LMS's ids of users by their address; an address that several users share is left out."""
     shown = [one for one in members if one.get("email") and one.get("user_id")]
     known = [(str(one["email"]).lower(), str(one["user_id"])) for one in shown]
     count = Counter(email for email, _ in known)

@@ -49,12 +49,12 @@ class ChecklistItem:
 
     @property
     def is_late(self) -> bool:
-        """True where points were taken for late work."""
+        """True if points were taken off for late work."""
         return self.standing is not None and self.standing.penalty > 0
 
     @property
     def state(self) -> str:
-        """A few words on the state of the work."""
+        """The state of the work in a few words."""
         if self.standing is None:
             return "not handed out yet"
         words = self.standing.state.in_checklist
@@ -81,7 +81,7 @@ class Checklist:
 
     @property
     def summary(self) -> str:
-        """One line: how much is done, and the points of it."""
+        """One line: how much is done, and the points earned."""
         known = [item.standing for item in self.items if item.standing]
         final = [standing for standing in known if standing.score is not None]
         points, most = sum(standing.score or 0.0 for standing in final), sum(standing.max_score for standing in final)

@@ -33,7 +33,7 @@ class AssignmentStatus:
     standings: Sequence[Standing]
 
     def count(self, *states: State) -> int:
-        """How many students' work is in one of these states."""
+        """Count the students whose work is in one of these states."""
         return sum(standing.state in states for standing in self.standings)
 
     @property
@@ -50,7 +50,7 @@ class AssignmentStatus:
 
     @property
     def to_do(self) -> list[str]:
-        """A sentence for each thing that waits for the instructor, with whose work it is."""
+        """A sentence for each thing that waits for the instructor, with the students' names."""
         said = []
         for state in State:
             words, advice = state.to_do
@@ -125,7 +125,7 @@ def _with_regrades(coursedir: CourseDirectory, standing: Standing) -> Standing:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The names, of a long list the first."""
+    """Join names; of a long list, only the first."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
@@ -141,7 +141,7 @@ def _remarks(root: Path, every_one: Sequence[Standing]) -> list[str]:
 
 
 def _handed_in_twice(coursedir: CourseDirectory, assignment: str) -> list[str]:
-    """A sentence for each team of which several members handed in."""
+    """Return a sentence for each team with submissions from several members."""
     teams = handed_in_by(coursedir, assignment).values()
     return [
         f"{assignment}, handed in by several of one team: {', '.join(handed)}; {handed[0]}'s counts, as the last by "

@@ -22,7 +22,7 @@ from autograder.tables.teams import team_extensions, teams
 
 
 class AssignLatePenalties(preprocessors.AssignLatePenalties):
-    """nbgrader's own `AssignLatePenalties`, by each student's own due date."""
+    """nbgrader's own `AssignLatePenalties`, using each student's own due date."""
 
     def preprocess(self, nb: NotebookNode, resources: Any) -> tuple[NotebookNode, Any]:
         names = resources["nbgrader"]
@@ -34,7 +34,7 @@ class AssignLatePenalties(preprocessors.AssignLatePenalties):
 
 
 def extension_of(submission: Any, extensions: Extensions) -> timedelta | None:
-    """A submission's extension: the record's or, where that is silent, nbgrader's."""
+    """Return a submission's extension: the record's or, if it has none, nbgrader's."""
     return extensions.get((submission.assignment.name, submission.student.id), submission.extension) or None
 
 
@@ -83,7 +83,7 @@ def _days(days: float) -> str:
 
 
 def _known(gradebook: Gradebook, student: str, assignment: str) -> Any:
-    """The gradebook's record of an assignment. Raises: ValueError, where it has none, or does not know the student."""
+    """The gradebook's record of an assignment. Raises: ValueError, if it has none or does not know the student."""
     found = known_assignment(gradebook, assignment)
     try:
         gradebook.find_student(student)
@@ -95,7 +95,7 @@ def _known(gradebook: Gradebook, student: str, assignment: str) -> Any:
 
 
 def known_assignment(gradebook: Gradebook, assignment: str) -> Any:
-    """The gradebook's record of an assignment. Raises: ValueError, where it has none."""
+    """The gradebook's record of an assignment. Raises: ValueError, if it has none."""
     try:
         return gradebook.find_assignment(assignment)
     except MissingEntry:

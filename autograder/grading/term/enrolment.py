@@ -57,8 +57,8 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
     """Enter the students of a file into the gradebook and the course's roster; return what changed.
 
     Raises:
-        ValueError: the file, or an earlier roster of the course, cannot be read as a roster, or an id is one of the
-            gradebook's in other letters; nothing was changed.
+        ValueError: the file, or an earlier roster of the course, cannot be read as a roster, or an ID differs
+            from one in the gradebook only in case; nothing was changed.
     """
     root = Path(coursedir.root)
     new, earlier = read_file(file), class_roster(root)
@@ -90,7 +90,7 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
 
 
 def _refuse_other_case(students: Sequence[Student], entered: Collection[str]) -> None:
-    """Raise ValueError where an id is one of the gradebook's in other letters: somebody would be there twice."""
+    """Raise ValueError if an ID differs from the gradebook's only in case: somebody would be there twice."""
     known = {one.casefold(): one for one in entered}
     new = [one.id for one in students if one.id not in entered]
     if slips := [one for one in new if one.casefold() in known]:
@@ -99,13 +99,13 @@ def _refuse_other_case(students: Sequence[Student], entered: Collection[str]) ->
 
 
 def _alone(students: Sequence[Student]) -> list[str]:
-    """Who has a team that nobody else has, with its name, which may be a slip."""
+    """The students who are alone in their team, with its name, which may be a typing error."""
     sizes = Counter(student.team.casefold() for student in students)
     return [f"{one.id} ({one.team})" for one in students if one.team and sizes[one.team.casefold()] == 1]
 
 
 def _entries(student: Student, fields: frozenset[str]) -> dict[str, Any]:
-    """What the gradebook keeps of a student, as far as the file has columns for it."""
+    """The gradebook's fields of a student for which the file has columns."""
     first, last = student.first_and_last
     entries: dict[str, Any] = {"first_name": first, "last_name": last} if fields & {"name", "last_name"} else {}
     entries |= {"email": student.email} if "email" in fields else {}

@@ -36,7 +36,7 @@ class SaveAutoGrades(preprocessors.SaveAutoGrades):
         programs = programs_of(coursedir_of(self), names)
         self._submission = [cell for cell in nb.cells if not is_locked(cell)]
         self._programs = {name: file_sha256(path) for name, path in programs.items() if name.startswith("submitted/")}
-        # nbgrader itself takes the marks off where a file is missing
+        # nbgrader itself clears the marks if a file is missing
         self._is_malformed = bool(nb.metadata.get(RECORD, {}).get("malformed"))
         with Gradebook(names["db_url"]) as book:
             _ANSWERS.create(book.db.connection(), checkfirst=True)

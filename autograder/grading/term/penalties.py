@@ -38,7 +38,7 @@ class Penalty:
 
     @property
     def is_outdated(self) -> bool:
-        """True where the penalty in the gradebook is not the one that applies now."""
+        """True if the penalty in the gradebook is not the one that applies now."""
         return abs(self.before - self.now) > _SAME
 
 
@@ -124,7 +124,7 @@ def _computed(
 def _time_of(coursedir: CourseDirectory, submission: Any) -> datetime | None:
     """When a submission was handed in; what the gradebook says counts only in a course without a record of times."""
     folder = coursedir.format_path(coursedir.submitted_directory, submission.student.id, submission.assignment.name)
-    has_record = Path(coursedir.root, COLLECTED).exists()  # a row that was taken out of it counts no more
+    has_record = Path(coursedir.root, COLLECTED).exists()  # a row that was deleted from it no longer counts
     return submitted_at(coursedir, folder) or (None if has_record else submission.timestamp)
 
 
@@ -133,6 +133,6 @@ def _lateness(submitted: datetime | None, due: datetime | None) -> timedelta:
 
 
 def _points(policy: Any, student: str, score: float, late: timedelta) -> float | None:
-    """The points to subtract, never more than there are; None where the policy names none."""
+    """The points to subtract, never more than there are; None if the policy names none."""
     points = policy.late_submission_penalty(student, score, late.total_seconds()) if late else None
     return points and min(max(points, 0.0), score)
