@@ -1,4 +1,4 @@
-"""The batches of one training, drawn from a seed, so never seen before in this form: of images, or of a text."""
+"""The batches of one training, drawn from a seed so that nobody has seen them in this form: images or text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class DrawnBatches(ABC):
-    """The batches of a seed: those of some steps may be drawn ahead of time, so that handing them out costs little."""
+    """The batches of a seed; some may be drawn ahead of time, so that handing them out costs little."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -34,7 +34,7 @@ class DrawnBatches(ABC):
 
     @abstractmethod
     def _draw(self, step: int) -> Batch:
-        """The batch of a step, always the same."""
+        """Draw the batch of a step, always the same."""
 
     def _generator(self, step: int) -> torch.Generator:
         return torch.Generator().manual_seed((self._seed * 1_000_003 + step + 1) % (1 << 63))

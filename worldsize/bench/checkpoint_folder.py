@@ -1,4 +1,4 @@
-"""A folder of checkpoints, watched and damaged through an open file of it: what writes in it is not trusted."""
+"""A folder of checkpoints, watched and damaged through an open descriptor: the program writing there is untrusted."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import stat
 from collections.abc import Iterator
 from typing import Literal
 
-_MAX_FILES, _MAX_DEPTH = 2000, 8  # that are looked at: a program may write any number
+_MAX_FILES, _MAX_DEPTH = 2000, 8  # examined at most: a program may write any number
 _BAD_BYTES = 1024
 _FLIPPED_BIT = 0x40  # in the highest byte of a float32 it makes a small number huge
-_MAX_DISK_BYTES = 1 << 30  # of a file system that may be filled up: a sandbox's, and nobody's own
+_MAX_DISK_BYTES = 1 << 30  # of a file system that may be filled up: only a sandbox's is so small
 
-Written = tuple[int, int, int]  # a file's inode, time of change in ns, and size: it has all three until it is rewritten
+# a file's inode, time of change in ns, and size, which stay the same until it is rewritten
+Written = tuple[int, int, int]
 
 
 class CheckpointFolder:
     """The folder behind an open file, which is closed with it; `saved_before` are the steps before which it changed.
 
-    `held_bytes` has by step what all its files had together before it was first taken.
+    `held_bytes` maps each step to the size of all files before its samples were first taken.
 
-    No link in it is followed. A disk is filled up by a file without a name, which only this process can free.
+    Links in it are not followed. A disk is filled with an unnamed file, which only this process can free.
     """
 
     def __init__(self, fd: int) -> None:
@@ -59,7 +60,8 @@ class CheckpointFolder:
             if kind == "truncate":
                 os.ftruncate(fd, status.st_size // 2)
             else:
-                place = status.st_size // 3  # where weights and moments are saved one after the other, not in between
+                # if weights and moments are saved one after the other, this is inside one of them
+                place = status.st_size // 3
                 block = os.pread(fd, _BAD_BYTES, place)
                 os.pwrite(fd, bytes(byte ^ _FLIPPED_BIT for byte in block), place)
         finally:
@@ -67,19 +69,19 @@ class CheckpointFolder:
 
     @property
     def is_on_small_disk(self) -> bool:
-        """True where the folder's file system may be filled up: it is so small that it is a sandbox's."""
+        """True if the folder's file system is small enough to be a sandbox's, so that it may be filled up."""
         disk = os.fstatvfs(self._fd)
         return disk.f_blocks * disk.f_frsize <= _MAX_DISK_BYTES
 
     def fill_disk(self, left_bytes: int) -> None:
-        """Leave only so many bytes on the folder's file system, a small one."""
+        """Fill the folder's file system, a small one, up to this many free bytes."""
         assert self.is_on_small_disk
         disk = os.fstatvfs(self._fd)
         self._filler = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, dir_fd=self._fd)
         os.posix_fallocate(self._filler, 0, max(1, disk.f_bavail * disk.f_frsize - left_bytes))
 
     def free_disk(self) -> None:
-        """Give back what was filled up, if anything was."""
+        """Free the space that `fill_disk` took, if any."""
         if self._filler is not None:
             os.close(self._filler)
             self._filler = None
@@ -90,7 +92,7 @@ class CheckpointFolder:
         os.close(self._fd)
 
     def _files(self) -> Iterator[tuple[int, str, Written]]:
-        """Every file: the open folder that it is in, its name, and what it is known by."""
+        """Yield every file: the open folder that holds it, its name, and its inode, time and size."""
         num_left = _MAX_FILES
         for path, folders, names, at in os.fwalk(".", dir_fd=self._fd):
             if path.count(os.sep) >= _MAX_DEPTH:

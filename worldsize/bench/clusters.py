@@ -1,4 +1,4 @@
-"""The cluster on which ranks are emulated when this machine has no cores or GPUs for them."""
+"""The cluster on which ranks are emulated if this machine has too few cores or GPUs."""
 
 from __future__ import annotations
 

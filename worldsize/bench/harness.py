@@ -1,4 +1,4 @@
-"""The harness: a program timed on several numbers of ranks in turn, by the clock of the process that feeds it."""
+"""The harness: it times a program on several numbers of ranks in turn, using the clock of the process that feeds it."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def measure(
     journal: Path | None = None,
     on_timing: Callable[[Timing, int, int], None] = lambda timing, done, total: None,
 ) -> Result:
-    """A program's scaling, strong and weak, with and without exchanging gradients.
+    """Measure a program's strong and weak scaling, with and without exchanging gradients.
 
     World sizes take turns, forwards and backwards, so that a machine that warms up or slows down affects all of them.
     Up to as many ranks as there are GPUs, or cores without GPUs, are real; larger numbers are emulated on `cluster` and
     labelled so. `on_timing` is called with every timing, the number done and the number planned. With `journal`, a
-    file, each timing is saved as it ends, and an interrupted measurement resumes where it stopped: one of the same
-    program, task and cluster, on the same machine and by the same versions.
+    file, each timing is saved as it ends, and an interrupted measurement of the same program, task and cluster, on the
+    same machine with the same versions, resumes where it stopped.
 
     Raises:
-        ValueError: no step is left to time after the warm-up.
+        ValueError: the warm-up leaves no step to time.
     """
     task = Task.model_validate(task)
     if num_warmup_steps >= task.num_steps:
@@ -114,7 +114,7 @@ def planned(world_sizes: Sequence[int], num_real: int, num_repeats: int) -> Iter
 
 
 def time_one(program: Program, task: Task, one: Planned, num_warmup_steps: int, cluster: Cluster) -> Timing:
-    """One timing; if the program fails, it holds the reason."""
+    """Time one training; if the program fails, the timing holds the reason."""
     grown = task.batch_size * (one.world_size if one.scaling == "weak" else 1)
     task = task.model_copy(update={"batch_size": grown})
     spec = TrainingSpec(
@@ -153,15 +153,15 @@ def _real_window_s(trial: Trial, num_warmup_steps: int) -> float:
 
 
 def claimed_bytes_per_step(lines: Sequence[StepLine]) -> float | None:
-    """The bytes that rank 0 reported sending for a step, on average; None when it reported none."""
+    """Average the bytes that rank 0 reported sending per step; None if it reported none."""
     return sum(line.sent_bytes for line in lines) / len(lines) if lines else None
 
 
 def weights_error(trial: Trial, task: Task | TextTask) -> float:
-    """The distance of the weights from those of one process on the same batches, over the distance those moved.
+    """Return the distance from the weights of one process on the same batches, relative to how far those moved.
 
     Raises:
-        Incomplete: no weights came back.
+        Incomplete: the program returned no weights.
     """
     if trial.record.weights is None:
         raise Incomplete(*NO_WEIGHTS)
@@ -182,7 +182,7 @@ def _num_real() -> int:
 
 
 def _surroundings() -> tuple[str | None, ...]:
-    """The machine, the GPUs that this process may use, and the versions of what is measured with."""
+    """Return the machine, the GPUs that this process may use, and the versions of the measuring software."""
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     return platform.node(), processor(), gpus, torch.__version__, metadata.version("worldsize")
 
@@ -203,7 +203,7 @@ class _Journal:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         line = json.dumps({"key": self._key(one), "timing": timing.model_dump()})
         with open(self._path, "a", encoding="utf-8") as file:
-            file.write(f"\n{line}\n")  # what an interrupted write left stays on a line of its own
+            file.write(f"\n{line}\n")  # the remains of an interrupted write stay on their own line
             file.flush()
             os.fsync(file.fileno())
 

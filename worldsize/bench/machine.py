@@ -26,7 +26,7 @@ MAX_BUSY_SHARE = 0.5  # of the cores that ranks leave free: "cores" are often hy
 
 
 class Machine(BaseModel):
-    """The machine; rates in flops a second, clocks in MHz, 0 where they cannot be read."""
+    """The machine; rates in FLOP/s, clocks in MHz, 0 if they cannot be read."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,7 +46,7 @@ class Machine(BaseModel):
 
 
 def describe() -> Machine:
-    """A description of this machine as it is now."""
+    """Describe this machine as it is now."""
     gpus = _gpus()
     return Machine(
         system=platform.platform(),
@@ -66,7 +66,7 @@ def describe() -> Machine:
 
 
 def matrix_flops_per_s(num_threads: int | None = None) -> float:
-    """The best of five products of two 1024 x 1024 float32 matrices on the CPU, in flops a second."""
+    """Return the FLOP/s of the fastest of five matmuls of 1024 x 1024 float32 matrices on the CPU."""
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads or before)
     try:
@@ -82,9 +82,9 @@ def matrix_flops_per_s(num_threads: int | None = None) -> float:
 
 
 def busy_cores() -> float | None:
-    """How many of this process's cores are kept busy in the next 0.2 s, in which this thread sleeps.
+    """Return how many of this process's cores other work keeps busy in the next 0.2 s, while this thread sleeps.
 
-    None where the system does not say.
+    None if the system does not report it.
     """
     try:
         before = psutil.cpu_times(percpu=True)
@@ -94,15 +94,15 @@ def busy_cores() -> float | None:
         return None
     seen, ours = min(len(before), len(after)), cores()
     if ours[-1] >= seen:
-        ours = range(seen)  # a container that lists its own cores only, numbered from 0
+        ours = range(seen)  # the container lists only its own cores, numbered from 0
     spent = [_spent_s(before[core], after[core]) for core in ours]
     shares = [busy_s / (busy_s + idle_s) for busy_s, idle_s in spent if busy_s + idle_s > 0]
-    # of a machine's cores a container may use a part: others' work slows it by their share
+    # a container may use only part of the machine's cores: others' work slows it by its share
     return sum(shares) / len(shares) * min(len(shares), num_cores()) if shares else None
 
 
 def busy_limit_cores(num_cores: int, num_needed: int) -> float:
-    """How many of a machine's cores other work may keep busy beside ranks that need `num_needed` cores."""
+    """Return how many of a machine's cores other work may keep busy while ranks need `num_needed` cores."""
     return max(MIN_BUSY_CORES, MAX_BUSY_SHARE * (num_cores - num_needed))
 
 
@@ -125,7 +125,7 @@ def memory_bytes() -> int:
 
 
 def _first(path: str, name: str) -> str:
-    """The value of the first line `name: value` in a file; empty when there is none."""
+    """The value of the first line `name: value` in a file; empty if there is none."""
     if not os.path.exists(path):
         return ""
     lines = (line.partition(":") for line in Path(path).read_text().splitlines())
@@ -133,7 +133,7 @@ def _first(path: str, name: str) -> str:
 
 
 def _gpus() -> list[tuple[str, float]]:
-    """Every GPU's name and clock, from the driver's own tool: no ranks could be forked after torch had asked."""
+    """Every GPU's name and clock, from the driver's tool: after asking torch, this process could not fork ranks."""
     if not (tool := shutil.which("nvidia-smi")):
         return []
     query = [tool, "--query-gpu=name,clocks.sm", "--format=csv,noheader,nounits"]

@@ -33,7 +33,7 @@ NO_WEIGHTS = ("one rank calls hand_in(model) after its last step", "the program 
 
 
 class Incomplete(CheckFailed):
-    """A training that ended without what the contract asks for."""
+    """The training ended without what the contract asks for."""
 
 
 class StepLine(BaseModel):
@@ -50,8 +50,8 @@ class StepLine(BaseModel):
 class TrainingSpec:
     """How a training is started: its ranks, whether they exchange gradients, what it keeps.
 
-    With `cluster` the ranks are emulated, and `faults` happen there; a training that `keeps_exchanges` has what went
-    over the emulated wire as its result's `exchanges`. `checkpoint_every` counts steps; with it the
+    With `cluster` the ranks are emulated, and `faults` happen there; a training that `keeps_exchanges` returns the
+    emulated messages as its result's `exchanges`. `checkpoint_every` counts steps; with it the
     program keeps checkpoints, and resumes from them when it is started again. `timeout_s` is how long a rank waits for
     another one.
     """
@@ -83,8 +83,8 @@ class RestartPolicy:
     """The restarts that a training under torchrun is granted, and whether it is also started afresh.
 
     With `is_begun_anew` the first failure ends the whole job, and the same command is run once more; with
-    `next_world_sizes`, once on as many ranks as each of them says, until the next failure. Where `is_cut`, the newest
-    file among the checkpoints has lost its second half by then, as when a machine dies while writing.
+    `next_world_sizes`, once on each of these numbers of ranks, until the next failure. If `is_cut`, the newest
+    checkpoint file loses its second half first, as when a machine dies while writing.
     """
 
     max_restarts: int = 1
@@ -112,15 +112,15 @@ class Program(Protocol):
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """The exceptions that a failed training ends with."""
+        """The exceptions that a failed training raises."""
         ...
 
     def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
-        """The result of training on warm ranks, real or emulated; a failure raises one of `errors`."""
+        """Train on warm ranks, real or emulated; a failure raises one of `errors`."""
         ...
 
     def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
-        """The result of training under torchrun's own agent; a failure raises one of `errors`."""
+        """Train under torchrun's own agent; a failure raises one of `errors`."""
         ...
 
 
@@ -133,7 +133,7 @@ class Trial:
     batches: DrawnBatches
 
     def recovery_s(self, struck: Disturbance) -> float | None:
-        """Seconds from a disturbance until training was where it had been; see `TrainingRecord.recovery_s`."""
+        """Seconds from a disturbance until training is back at the same step; see `TrainingRecord.recovery_s`."""
         return self.record.recovery_s(struck)
 
 
@@ -144,7 +144,7 @@ def attempt(
     restart_policy: RestartPolicy | None = None,
     disturbance: Disturbance | Sequence[Disturbance] = (),
 ) -> Trial:
-    """One training on batches drawn from `seed`, disturbed in this order; raises one of the program's own errors."""
+    """Train on batches drawn from `seed`, with these disturbances in order; raises one of the program's own errors."""
     with SampleServer(spec.task, seed, program.socket_folder, disturbance) as server:
         address = server.address
         result = program.torchrun(spec, address, restart_policy) if restart_policy else program.play(spec, address)
@@ -152,7 +152,7 @@ def attempt(
 
 
 def read_lines(printed: str) -> list[StepLine]:
-    """The lines of steps among what a rank printed; everything else is skipped."""
+    """Parse the step lines among what a rank printed, and skip everything else."""
     lines = []
     for text in printed.splitlines()[-_MAX_LINES:]:
         if text.startswith("{"):
@@ -177,7 +177,7 @@ class ScriptHere:
         self.errors = (RunError, Incomplete)
 
     def play(self, spec: TrainingSpec, address: str) -> TrainingResult:
-        """The result of training on warm ranks; raises what `worldsize.run` raises."""
+        """Train on warm ranks; raises what `worldsize.run` raises."""
         args = (self._num_threads, str(self._path), *spec.args(""))  # the contract's checkpoints are for torchrun
         one_run = Spec(
             profiled if self._is_profiled else play_on,
@@ -193,7 +193,7 @@ class ScriptHere:
         return result_of(launch(one_run))
 
     def torchrun(self, spec: TrainingSpec, address: str, restart_policy: RestartPolicy) -> TrainingResult:
-        """The result of training under torchrun's own agent; raises what `worldsize.torchrun` raises."""
+        """Train under torchrun's own agent; raises what `worldsize.torchrun` raises."""
         import tempfile
 
         env = {ADDRESS: address, "OMP_NUM_THREADS": str(self._num_threads)}
@@ -218,7 +218,7 @@ def profiled(num_threads: int, path: str, *args: str) -> None:
 
 
 def result_of(run: Run) -> TrainingResult:
-    """The training result in a run of a program."""
+    """Extract the training result from a run of a program."""
     return TrainingResult(
         read_lines(run.output[0]), run.timeline, run.restarts, run.backend, run.duration_s, run.exchanges
     )
@@ -233,7 +233,7 @@ def under_agent(
     env: dict[str, str],
     between: Callable[[], None] = lambda: None,
 ) -> TrainingResult:
-    """The program's result under torchrun; `between` is called after a job, before its checkpoints are damaged.
+    """Run the program under torchrun; call `between` after a job, before its checkpoints are damaged.
 
     Raises:
         RankFailed, RunTimeout: from `worldsize.torchrun`.
@@ -274,7 +274,7 @@ def under_agent(
 
 
 def truncate_newest(folder: str) -> str:
-    """Cut off the second half of the newest file below a folder; its path, empty when there is no file."""
+    """Cut off the second half of the newest file below a folder; return its path, empty if there is no file."""
     newest, newest_ns = "", -1
     for inside, _, names in os.walk(folder):
         for name in names:

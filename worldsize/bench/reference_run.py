@@ -1,4 +1,4 @@
-"""The same training in one process on the whole batch: what every distributed run has to agree with."""
+"""The same training in one process on the whole batch: the reference that every distributed run must match."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Trained:
 
 
 def train_alone(task: Task | TextTask, batches: DrawnBatches) -> Trained:
-    """The training in this process, on one thread: more threads slow small operations, above all on a busy machine."""
+    """Train in this process, on one thread: more threads slow small operations, above all on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -45,5 +45,5 @@ def _train(task: Task | TextTask, batches: DrawnBatches) -> Trained:
 
 
 def flat_weights(model: nn.Module) -> torch.Tensor:
-    """A copy of all parameters as one float32 vector on the CPU, in the model's own order."""
+    """Copy all parameters into one float32 vector on the CPU, in the model's own order."""
     return torch.cat([one.detach().flatten().cpu().float() for one in model.parameters()])

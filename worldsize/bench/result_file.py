@@ -21,8 +21,8 @@ class _ResultModel(BaseModel):
 class Timing(_ResultModel):
     """One training that was timed: `window_s` from the first sample of the first timed step to the weights.
 
-    The times of an emulated training are the cluster's virtual time. `weights_error` is the distance to the weights of
-    one process on the same batches, over the distance those moved.
+    The times of an emulated training are the cluster's virtual time. `weights_error` is the distance from the weights
+    of one process on the same batches, relative to how far those moved.
     """
 
     scaling: Scaling
@@ -37,8 +37,8 @@ class Timing(_ResultModel):
     step_times_s: list[float] = []
     weights_error: float | None = None
     claimed_bytes_per_step: float | None = None  # sent by rank 0, as the program counted
-    wire_bytes_per_step: float | None = None  # the same as the emulated wire counted
-    busy_cores: float | None = None  # by other work just before, for real ranks; None where that is not known
+    wire_bytes_per_step: float | None = None  # sent by rank 0, as the conductor counted
+    busy_cores: float | None = None  # by other work just before, for real ranks; None if unknown
     failure: str = ""
 
     @property
@@ -78,7 +78,7 @@ class Result(_ResultModel):
 
     @property
     def most_busy_cores(self) -> float | None:
-        """The most cores that other work kept busy before any timing; None where that is not known."""
+        """The most cores that other work kept busy before any timing; None if unknown."""
         return max((one.busy_cores for one in self.timings if one.busy_cores is not None), default=None)
 
     @property

@@ -1,4 +1,4 @@
-"""The samples of one training handed out, and its weights taken back, timed by a clock that no rank can touch.
+"""It hands out the samples of one training and takes back its weights, timed by a clock that no rank can touch.
 
 A client is not trusted: it may ask for anything, send anything, and never hang up.
 """
@@ -32,7 +32,7 @@ _MAX_CONNECTIONS = 256
 _MAX_TAKES = 200_000
 _MAX_HEADER_BYTES = 4096
 _MAX_RANKS = 4096
-_LEAST_ROOM_BYTES = 96 << 10  # in a file: a rank's log of its calls is one, too, and not to be cut short
+_LEAST_ROOM_BYTES = 96 << 10  # in a file: a rank's log of its calls is a file too, and must not be cut short
 _SO_PEERPIDFD = 77  # Linux 6.5; Python has no name for it
 _POLL_S = 0.01
 
@@ -59,12 +59,12 @@ class Disturbance:
     - kill: the process that asks is killed. Under "truncate" and "corrupt" the newest checkpoint is first cut in half,
       or has some of its bits flipped.
     - stall: the process is stopped, until all the others have ended or `patience_s` seconds have passed.
-    - mid_save: with its next samples a process is not to write a file beyond a quarter of the weights' size any more.
+    - mid_save: from its next samples on, the process may no longer write files larger than a quarter of the weights.
       The kernel ends it at that byte, in the middle of its next checkpoint; one that goes on all the same is killed.
     - full_disk: the checkpoints' disk has room for a quarter of the weights, until somebody asks for `free_step`.
     - hold: the process that asks waits for a process that has not asked before, `patience_s` at most.
 
-    From then on a file lies at `notice`, so that a process in a sandbox knows of it.
+    From then on a file at `notice` reports it to processes in a sandbox.
     """
 
     kind: Literal["kill", "truncate", "corrupt", "stall", "mid_save", "full_disk", "hold"]
@@ -73,10 +73,10 @@ class Disturbance:
     patience_s: float = 60.0
     free_step: int | None = None
     time_s: float | None = None
-    is_given_up: bool = False  # by the others, while it stood still; the wait for another one, if none came
+    is_given_up: bool = False  # by the others, while it was stopped; the wait for another process, if none came
 
     def notice(self, address: str) -> str:
-        """Where a file lies once it has happened to a training whose sample server has this address."""
+        """The path of the file that exists once it has struck the training of the sample server at this address."""
         return f"{address}.{self.kind}.{self.step}"
 
 
@@ -84,8 +84,8 @@ class Disturbance:
 class TrainingRecord:
     """What was seen of one training: who took what, and the weights that came back (float32, flat).
 
-    `saved_before` are the steps before which files were written among the checkpoints; `held_bytes` has by step the
-    size of all of them before it was first taken.
+    `saved_before` are the steps before which files were written among the checkpoints; `held_bytes` maps each
+    step to the size of all of them before its samples were first taken.
     """
 
     takes: list[Take] = field(default_factory=list)
@@ -101,7 +101,7 @@ class TrainingRecord:
     def recovery_s(self, struck: Disturbance) -> float | None:
         """Seconds from a disturbance until a process that had not asked before asks for the same step, or a later one.
 
-        None where it did not happen, or no process came so far.
+        None if it did not happen, or no process has come so far.
         """
         if struck.time_s is None:
             return None
@@ -110,7 +110,7 @@ class TrainingRecord:
         return min(again) - struck.time_s if again else None
 
     def window_s(self, first_step: int) -> float | None:
-        """Seconds from the first sample of `first_step` to the weights; no work in between can be done earlier."""
+        """Seconds from the first sample of `first_step` to the weights; the work in between cannot be done earlier."""
         started_s = self.started_s(first_step)
         return None if started_s is None or self.handed_in_s is None else self.handed_in_s - started_s
 
@@ -139,12 +139,12 @@ class SampleServer:
         self.task, self.record = task, TrainingRecord()
         self.disturbances = [disturbance] if isinstance(disturbance, Disturbance) else list(disturbance)
         self._checkpoints: CheckpointFolder | None = None
-        self._limited: dict[int, int] = {}  # processes whose files are not to grow, and since which step
+        self._limited: dict[int, int] = {}  # processes whose files may not grow, and since which step
         self.batches = task.batches(seed)
         self.batches.draw_all(task.num_steps)
         self._num_weights = task.gradient_bytes // 4
         self._folder = tempfile.TemporaryDirectory(prefix="feed-", dir=folder)
-        os.chmod(self._folder.name, 0o711)  # a jail has a user of its own
+        os.chmod(self._folder.name, 0o711)  # a jail has its own user
         self.address = os.path.join(self._folder.name, "s")
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(self.address)
@@ -152,7 +152,7 @@ class SampleServer:
         self._server.listen(_MAX_CONNECTIONS)
         self._lock = threading.Lock()
         self._connections: set[_ClientConnection] = set()
-        self._processes: dict[int, int] = {}  # process ID -> a handle of the process, of all that have connected
+        self._processes: dict[int, int] = {}  # process ID -> handle, for every process that has connected
         self._is_closed = False
         self._accepting = threading.Thread(target=self._accept, daemon=True, name="sample server")
         self._accepting.start()
@@ -173,14 +173,14 @@ class SampleServer:
                 )
                 try:
                     thread.start()
-                except RuntimeError:  # no memory for another one, as when too many connect
+                except RuntimeError:  # no memory for another thread, as when too many clients connect
                     connection.close()
                     continue
                 connection.thread = thread
                 self._connections.add(connection)  # so `close` finds only what has started
 
     def _add_process(self, connection: _ClientConnection) -> bool:
-        """Keep a handle of a connection's process; False when there are more processes than an honest program has."""
+        """Keep a handle of a connection's process; return False if an honest program has fewer processes."""
         if connection.pidfd is None:
             return True
         known = self._processes.get(connection.process)
@@ -200,7 +200,7 @@ class SampleServer:
         except _Impossible as reason:
             with contextlib.suppress(OSError):  # the client may have gone
                 framing.send(connection.sock, "refused", reason=str(reason))
-        except Exception:  # a bad message ends this connection and no other
+        except Exception:  # a bad message ends only this connection
             _log.debug("a connection ended", exc_info=True)
         finally:
             with self._lock:
@@ -244,7 +244,7 @@ class SampleServer:
         return True
 
     def _refusal(self, wanted: list[Any]) -> str:
-        """Why this request is refused; empty when it is not."""
+        """Return why this request is refused; empty if it is not."""
         if not all(type(one) is int for one in wanted):
             return f"rank, step, start and stop must be whole numbers, not {wanted!r:.80}"
         rank, step, start, stop = wanted
@@ -268,7 +268,7 @@ class SampleServer:
         framing.send(connection.sock, "samples", body, kinds=kinds, most_bytes=most_bytes)
 
     def _borrow(self, connection: _ClientConnection, fds: list[int]) -> bool:
-        """Take the folder of checkpoints from who starts the program: once, before any rank can offer another."""
+        """Accept the checkpoint folder from the program's starter, once, before any rank can offer one."""
         with self._lock:
             is_first = self._checkpoints is None and not self.record.takes and len(self._processes) <= 1
             if not is_first or len(fds) != 1:
@@ -308,9 +308,9 @@ class SampleServer:
             self._checkpoints.free_disk()
 
     def _strike(self, take: Take) -> Disturbance | None:
-        """The disturbance that happens now; they come in order."""
+        """Return the disturbance that is due now; they come in order."""
         ours = next((one for one in self.disturbances if one.time_s is None), None)
-        # if no process has asked as this rank by a later step, the next one to ask will do
+        # if by a later step no process has asked as this rank, the next process that asks is taken
         if ours and (take.step > ours.step or (take.step, take.rank) == (ours.step, ours.rank)):
             ours.time_s = take.time_s
             Path(ours.notice(self.address)).touch()
@@ -318,7 +318,7 @@ class SampleServer:
         return None
 
     def _disturb(self, connection: _ClientConnection, struck: Disturbance) -> bool:
-        """Do to the process that asked, or to its checkpoints, what is due; True when it is answered all the same."""
+        """Disturb the process that asked, or its checkpoints; return True if it gets its samples all the same."""
         if struck.kind == "stall":
             self._stall(connection, struck)
         elif struck.kind == "hold":
@@ -336,7 +336,7 @@ class SampleServer:
 
     @property
     def _room_bytes(self) -> int:
-        """What a disk or a file still takes: less than a checkpoint, unless the model is a very small one."""
+        """The room left on a disk or in a file: less than a checkpoint, unless the model is very small."""
         return max(_LEAST_ROOM_BYTES, self._num_weights)
 
     def _lent(self) -> CheckpointFolder:
@@ -345,7 +345,7 @@ class SampleServer:
         return self._checkpoints
 
     def _has_outlived_its_save(self, take: Take) -> bool:
-        """True for a process that has had its checkpoint cut short, and has kept the kernel from ending it there."""
+        """Whether a process whose checkpoint was cut short kept the kernel from ending it there."""
         return take.step > self._limited.get(take.process, take.step) + 1
 
     def _limit_files(self, step: int) -> None:
@@ -376,7 +376,7 @@ class SampleServer:
         struck.is_given_up = True
 
     def _askers(self, first: int = 0) -> Iterator[int]:
-        """The processes of all takes from this one on."""
+        """Yield the processes of all takes from this one on."""
         return (take.process for take in self.record.takes[first:])
 
     def close(self) -> None:
@@ -407,11 +407,11 @@ class SampleServer:
 
 
 class _Impossible(Exception):
-    """A disturbance that the training gives no occasion for; the text says why."""
+    """The disturbance is impossible in this training; the text says why."""
 
 
 class _ClientConnection:
-    """A connection, and a handle of the process that made it, which no other process takes over, unlike an ID."""
+    """A connection, and a handle of the process that made it; unlike an ID, it is never reused for another process."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock, self.is_open = sock, True
@@ -439,14 +439,14 @@ class _ClientConnection:
 
 
 def _has_ended(handle: int) -> bool:
-    """True when the process of this handle has ended."""
+    """Whether the process of this handle has ended."""
     poll = select.poll()  # unlike select, with any number of open files
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _peer(sock: socket.socket) -> tuple[int, int | None]:
-    """The ID and a handle of the process at the other end; 0 and None where the system does not report it."""
+    """The ID and a handle of the process at the other end; 0 and None if the system does not report them."""
     if not hasattr(os, "pidfd_open"):
         return 0, None
     number = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]

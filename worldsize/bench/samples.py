@@ -31,10 +31,10 @@ class LocalSamples:
         self._batches = batches
 
     def take(self, step: int, start: int, stop: int) -> Batch:
-        """Samples `start` up to `stop`, exclusive, of a step's global batch.
+        """Return samples `start` up to `stop`, exclusive, of a step's global batch.
 
         Shapes:
-            of images: (n, C, H, H), and labels (n,); of a text: tokens (n, T), and those that follow, (n, T).
+            images: (n, C, H, H), and labels (n,); text: tokens (n, T), and the tokens that follow them, (n, T).
         """
         inputs, targets = self._batches.batch(step)
         return inputs[start:stop], targets[start:stop]
@@ -48,13 +48,13 @@ class Samples:
 
     def __init__(self, address: str, rank: int) -> None:
         self._rank = rank
-        with contextlib.suppress(ValueError):  # only the main thread may say so
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # a file that the harness cuts short ends this process there
+        with contextlib.suppress(ValueError):  # only the main thread may set a signal handler
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # writing beyond the harness's file limit ends this process
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.connect(address)
 
     def take(self, step: int, start: int, stop: int) -> Batch:
-        """Samples `start` up to `stop`, exclusive, of a step's global batch, like `LocalSamples.take`.
+        """Return samples `start` up to `stop`, exclusive, of a step's global batch, like `LocalSamples.take`.
 
         Raises:
             ValueError: there is no such step or there are no such samples.
@@ -80,7 +80,7 @@ def lend_folder(address: str, folder: str) -> None:
 
     Raises:
         ConnectionError: the harness has ended, or has a folder already.
-        ValueError: what is to happen there would harm others.
+        ValueError: a planned disturbance would harm others there.
     """
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(address)
@@ -93,23 +93,23 @@ def lend_folder(address: str, folder: str) -> None:
 
 
 def open_samples(batch_size: int, seed: int, images: Images = "digits") -> Samples | LocalSamples:
-    """The samples of the training that this process is a rank of; every rank opens its own.
+    """Open the samples of this rank's training; every rank opens its own.
 
-    Under a harness they come from there, and neither `seed` nor `images` has any effect: the samples cannot be known in
-    advance. Without one they are drawn here.
+    Under a harness the samples come from it and cannot be known in advance, so `seed` and `images` have no effect.
+    Without a harness they are drawn in this process.
     """
     return _under_harness() or LocalSamples(Batches(seed, batch_size, images))
 
 
 def open_text(batch_size: int, length: int, seed: int) -> Samples | LocalSamples:
-    """The sequences of the training that this process is a rank of, like `open_samples`."""
+    """Open the sequences of this rank's training, like `open_samples`."""
     return _under_harness() or LocalSamples(TextBatches(seed, batch_size, length))
 
 
 def _under_harness() -> Samples | None:
-    """The harness's samples, where there is a harness."""
-    # Gloo's threads outlive destroy_process_group in torch 2.13; one that wants to let go of a tensor while the
-    # interpreter is being taken down aborts the program, which 3 of 48 did on a loaded machine
+    """Return the harness's samples; None without a harness."""
+    # Gloo's threads outlive destroy_process_group in torch 2.13; one that releases a tensor while the
+    # interpreter is shutting down aborts the program, which 3 of 48 did on a loaded machine
     atexit.register(time.sleep, _LETTING_GO_S)
     address = os.environ.get(ADDRESS)
     return Samples(address, int(os.environ.get("RANK", 0))) if address else None
@@ -127,7 +127,7 @@ def _answer(sock: socket.socket) -> tuple[dict[str, Any], bytearray]:
 
 
 def _tensors(kinds: list[tuple[str, list[int]]], body: bytearray) -> list[torch.Tensor]:
-    """The tensors, by dtype and shape, whose bytes follow each other in a message."""
+    """Split a message's body into tensors of these dtypes and shapes."""
     found, begin = [], 0
     for name, shape in kinds:
         dtype = getattr(torch, name)

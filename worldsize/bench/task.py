@@ -15,12 +15,12 @@ from worldsize.bench.batches import Batches, Images, TextBatches
 from worldsize.models import Shape
 
 Count = Annotated[int, Field(gt=0)]
-_EPS = 1e-3  # of the order of a gradient's numbers
+_EPS = 1e-3  # of the order of a gradient's elements
 CHANNELS = {"digits": 1, "cifar10": 3}  # of an image
 
 
 class Task(BaseModel):
-    """What one training is: `batch_size` is the global batch, `width` the model's first layer, `seed` its weights'.
+    """One training: `batch_size` is the global batch, `width` that of the model's first layer, `seed` its weights'.
 
     `images` are digits, which are always there, or CIFAR-10, whose files `worldsize.images.load_cifar10` has to find.
     """
@@ -37,19 +37,19 @@ class Task(BaseModel):
 
     @property
     def flags(self) -> list[str]:
-        """The task as flags of the program."""
+        """The task as command-line flags of the program."""
         return _flags(self)
 
     def batches(self, seed: int) -> Batches:
-        """The batches of a training, drawn from a seed."""
+        """Make the batches of a training, drawn from a seed."""
         return Batches(seed, self.batch_size, self.images)
 
     def model(self) -> nn.Module:
-        """The model before its first step, the same in every process."""
+        """Make the model before its first step, the same in every process."""
         return models.small_resnet(self.width, seed=self.seed, channels=CHANNELS[self.images])
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer of the contract: SGD with momentum."""
+        """Make the optimizer of the contract: SGD with momentum."""
         return torch.optim.SGD(model.parameters(), lr=self.lr, momentum=self.momentum)
 
     @property
@@ -61,7 +61,7 @@ class Task(BaseModel):
 class TextTask(BaseModel):
     """The training of a small transformer on a real text: `batch_size` sequences of `length` tokens a step.
 
-    `model_name` is a shape of `worldsize.models`; `layers` and `width`, where not 0, stand for its own.
+    `model_name` is a shape of `worldsize.models`; `layers` and `width`, unless 0, replace its own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
@@ -77,7 +77,7 @@ class TextTask(BaseModel):
 
     @property
     def flags(self) -> list[str]:
-        """The task as flags of the program."""
+        """The task as command-line flags of the program."""
         return _flags(self)
 
     @property
@@ -86,15 +86,15 @@ class TextTask(BaseModel):
         return text_shape(self.model_name, self.layers, self.width)
 
     def batches(self, seed: int) -> TextBatches:
-        """The batches of a training, drawn from a seed."""
+        """Make the batches of a training, drawn from a seed."""
         return TextBatches(seed, self.batch_size, self.length)
 
     def model(self) -> nn.Module:
-        """The model before its first step, the same in every process."""
+        """Make the model before its first step, the same in every process."""
         return models.Transformer(self.shape, seed=self.seed)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer of the contract: AdamW, whose `eps` is so large that the scale of a gradient matters."""
+        """Make the optimizer of the contract: AdamW, whose `eps` is so large that the scale of a gradient matters."""
         return torch.optim.AdamW(model.parameters(), lr=self.lr, eps=_EPS)
 
     @property
@@ -104,7 +104,7 @@ class TextTask(BaseModel):
 
 
 def text_shape(model_name: str, layers: int = 0, width: int = 0) -> Shape:
-    """A shape of `worldsize.models`, with another number of layers or another width where these are not 0."""
+    """A shape of `worldsize.models`, with a different number of layers or width unless these are 0."""
     found = models.shape(model_name)
     width = width or found.width
     hidden_width = found.hidden_width * width // found.width

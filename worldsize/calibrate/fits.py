@@ -7,14 +7,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-_NUM_TRIED = 9  # of each quantity in a round of the search
+_NUM_TRIED = 9  # values of each quantity in a round of the search
 _NUM_ROUNDS = 7
 
 
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The seconds before the first byte and the bytes a second of (bytes, seconds), by the median of all slopes.
+    """Fit the seconds before the first byte and the bytes a second to (bytes, seconds), using the median of all slopes.
 
-    Up to 29% of the points may be wrong by any amount: of more, half of the pairs have a wrong one. Source: Sen,
+    Up to 29% of the points may be wrong by any amount; with more, half of the pairs contain a wrong one. Source: Sen,
     "Estimates of the Regression Coefficient Based on Kendall's Tau", Journal of the American Statistical Association
     63, 1968.
     """
@@ -27,10 +27,10 @@ def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def latency_and_rate(
     points: Mapping[float, float], model_s: Callable[[float, float, float], float]
 ) -> tuple[float, float]:
-    """The latency and the bytes a second with which `model_s(size_bytes, latency_s, bytes_per_s)` is nearest to times.
+    """Fit the latency and the bytes a second to times, by `model_s(size_bytes, latency_s, bytes_per_s)`.
 
-    Near is the sum over the sizes of the distance of the logarithms, so that no size counts for more because it takes
-    longer, and one that was disturbed does not decide.
+    The distance is the sum over the sizes of the absolute differences of logarithms, so that long times do not count
+    more than short ones, and a single disturbed time does not decide.
     """
     low_s, high_s = min(points.values()), max(points.values())
     largest = max(points)

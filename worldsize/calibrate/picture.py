@@ -1,4 +1,4 @@
-"""The picture of a calibration: products, passes over memory, and messages beside the fitted link."""
+"""The picture of a calibration: matmuls, passes over memory, and messages next to the fitted link."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PASSES = {"copy_": BLUE, "add": VERMILLION, "gelu": GREEN, "tanh": PURPLE}
 
 
 class Fits(NamedTuple):
-    """What is drawn beside the probes: seconds of all-reduces by bytes, of products by flops and bytes, of passes."""
+    """The fits drawn next to the probes: seconds of all-reduces by bytes, of matmuls by flops and bytes, of passes."""
 
     message_s: Callable[[float], float]
     product_s: Callable[[float, float], float] | None = None
@@ -29,7 +29,7 @@ class Fits(NamedTuple):
 
 
 def picture(title: str, measured: Measured, fits: Fits) -> Picture:
-    """The rates of products and of passes over memory by size, and all-reduces, each beside its fit."""
+    """Draw the rates of matmuls and of passes over memory by size, and all-reduces, each next to its fit."""
     has_links = bool(measured["links"])
     drawn = Picture(10.5 if has_links else 7.5, 3.4)
     panels = drawn.subplots(1, 3 if has_links else 2)
@@ -79,13 +79,13 @@ def _passes(axes: Axes, measured: Measured, fits: Fits) -> str:
             axes.plot(sizes, by_fit, color=colour, linewidth=1)
             fitted += by_fit
     if fitted:
-        axes.plot([], [], color=INK, linewidth=1, label="fit")  # a line of each colour is one
+        axes.plot([], [], color=INK, linewidth=1, label="fit")  # every colour's line is a fit
     _scaled(axes, "bytes moved", "GB/s", "Passes over memory")
     return f"Passes over the largest tensors, in GB/s: {', '.join(ends)}." + _off(fitted, rates)
 
 
 def _off(fitted: Sequence[float], measured: Sequence[float]) -> str:
-    """How far a fit is from the probes, in words; nothing without a fit."""
+    """Say how far a fit is from the probes; empty without a fit."""
     if not fitted:
         return ""
     distances = [abs(math.log(one / other)) for one, other in zip(fitted, measured, strict=True)]

@@ -1,8 +1,8 @@
-"""What a rank measures of this machine: products by shape, passes over memory, operators' overhead, links, files.
+"""A rank's measurements of this machine: matmuls by shape, passes over memory, operators' overhead, links, files.
 
 Each probe is timed in rounds of all probes, so that a busy moment meets each of them once. A rank's own work is timed
-in its CPU seconds, which other processes take little of, or with several threads by the clock on the wall; messages and
-files are timed by the clock on the wall.
+in CPU seconds, which other processes hardly affect, or with several threads in wall-clock seconds, like messages and
+files.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ FILE_BYTES = (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 1 << 23, 1 <
 STEPS = ((16, 4, 10), (160, 96, 4), (320, 64, 2), (640, 160, 1))  # width, batch, steps in a round
 _WIDTH = 256  # of the rows in passes over memory
 _LEAST_ROUNDS = 2
-_LEAST_S = 200e-6  # a measurement repeats what takes less
+_LEAST_S = 200e-6  # a measurement repeats shorter calls
 
 
 def products() -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """The product of a linear layer, and the two of its backward pass, in each shape."""
+    """Yield the matmul of a linear layer and the two of its backward pass, in each shape."""
     for rows, width, columns in SHAPES:
         x, weight, bias = torch.randn(rows, width), torch.randn(columns, width), torch.randn(columns)
         gradient = torch.randn(rows, columns)
@@ -58,7 +58,7 @@ def products() -> Iterator[tuple[Any, tuple[Any, ...]]]:
 
 
 def attentions() -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Causal attention and its backward pass."""
+    """Yield causal attention and its backward pass."""
     for shape in SEQUENCES:
         q, k, v, gradient = (torch.randn(shape) for _ in range(4))
         forward = aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -69,7 +69,7 @@ def attentions() -> Iterator[tuple[Any, tuple[Any, ...]]]:
 
 
 def passes() -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """The operators of training that pass over memory, on tensors of each size."""
+    """Yield the operators of training that pass over memory, on tensors of each size."""
     for number in NUM_ELEMENTS:
         rows = max(1, number // _WIDTH)
         x, y, z = (torch.rand(rows, number // rows) + 0.5 for _ in range(3))
@@ -112,13 +112,13 @@ def passes() -> Iterator[tuple[Any, tuple[Any, ...]]]:
 
 
 def dtypes() -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """The same product in each dtype."""
+    """Yield the same matmul in each dtype."""
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         yield aten.mm.default, (torch.ones(384, 384, dtype=dtype), torch.ones(384, 384, dtype=dtype))
 
 
 def work(budget_s: float) -> dict[str, list[dict[str, Any]]]:
-    """The seconds of each operator, by kind of probe: its name, its flops, the bytes that it moves."""
+    """Measure each operator's seconds, by kind of probe, with its name, its flops and the bytes that it moves."""
     found: dict[str, list[dict[str, Any]]] = {}
     timed: list[tuple[dict[str, Any], Call]] = []
     kinds = {"products": products(), "attentions": attentions(), "passes": passes(), "dtypes": dtypes()}
@@ -137,7 +137,7 @@ def work(budget_s: float) -> dict[str, list[dict[str, Any]]]:
 
 
 def rounds(calls: list[Call], budget_s: float) -> list[list[float]]:
-    """Seconds of each call, once a round for this long; of the mean of several where one is short."""
+    """Time each call once per round for this long; a short call as the mean of several."""
     repeats = []
     for call in calls:
         call()
@@ -158,12 +158,12 @@ def rounds(calls: list[Call], budget_s: float) -> list[list[float]]:
 
 
 def _clock() -> Callable[[], float]:
-    """The processor's time, which leaves out what others take of a core; of several threads it would be their sum."""
+    """Return the CPU clock, which excludes other processes' time; with several threads it would be their sum."""
     return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
 def _until(budget_s: float, is_alone: bool = False) -> Iterator[None]:
-    """Rounds for so many seconds: two at least, and the same number on every rank unless this one is alone."""
+    """Yield rounds for so many seconds: at least two, and equally many on every rank unless this one is alone."""
     end_s = time.perf_counter() + budget_s
     for number in itertools.count():
         is_over = torch.tensor(float(number >= _LEAST_ROUNDS and time.perf_counter() > end_s))
@@ -175,7 +175,7 @@ def _until(budget_s: float, is_alone: bool = False) -> Iterator[None]:
 
 
 def phases(budget_s: float) -> list[dict[str, Any]]:
-    """The seconds of each phase of training steps of several widths, and the operators that it has."""
+    """Measure each phase of training steps of several widths, with its operators."""
     steps = [_TrainingStep(*one) for one in STEPS]
     found: list[dict[str, Any]] = []
     for step in steps:
@@ -216,7 +216,7 @@ class _TrainingStep:
 
 
 def operators_of(call: Call) -> list[list[Any]]:
-    """The operators that a call has: name, flops and bytes of each."""
+    """Return the name, flops and bytes of each operator in a call."""
     with _Operators() as seen:
         call()
     return seen.found
@@ -238,7 +238,7 @@ class _Operators(TorchDispatchMode):
 
 
 def links(budget_s: float) -> list[dict[str, Any]]:
-    """Seconds on the wall of an all-reduce among all ranks, by its size."""
+    """Measure the wall-clock seconds of an all-reduce among all ranks, by its size."""
     probes = [torch.ones(size // 4) for size in MESSAGE_BYTES]
     times: list[list[float]] = [[] for _ in probes]
     for _ in _until(budget_s):
@@ -253,7 +253,7 @@ def links(budget_s: float) -> list[dict[str, Any]]:
 
 
 def files(folder: str | None, budget_s: float) -> dict[str, list[dict[str, Any]]]:
-    """Seconds on the wall until `torch.save` is on the disk, and `torch.load` has read it, by the tensor's size."""
+    """Measure the wall-clock seconds of `torch.save` to the disk and of `torch.load`, by the tensor's size."""
     found: dict[str, list[dict[str, Any]]] = {"write": [], "read": []}
     for rows in found.values():
         rows += [{"size_bytes": size, "times_s": []} for size in FILE_BYTES]
@@ -279,7 +279,7 @@ def files(folder: str | None, budget_s: float) -> dict[str, list[dict[str, Any]]
 
 
 def measure(num_threads: int, folder: str | None, budget_s: float) -> dict[str, list[dict[str, Any]]]:
-    """All that one rank measures, while the others do the same; files are rank 0's, alone."""
+    """Take all measurements of one rank, next to the other ranks; only rank 0 measures files."""
     torch.set_num_threads(num_threads)
     torch.manual_seed(0)
     found = work(0.5 * budget_s) | {"phases": phases(0.15 * budget_s)}

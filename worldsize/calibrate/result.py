@@ -1,4 +1,4 @@
-"""A machine as it was measured, and the cluster that it makes."""
+"""A measured machine, and the cluster that describes it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from worldsize.draw import Picture
 
 FORMAT = "worldsize calibration 1"
-MAX_BUSY_CORES = 0.5  # of other work, beyond which the times are those of a machine that is shared
+MAX_BUSY_CORES = 0.5  # cores of other work; beyond this the times are those of a shared machine
 _FIELDS = {"format", "machine", "date", "world_size", "num_threads", "num_cores", "memory_bytes", "busy_cores"}
 _MEASURED = {"products", "attentions", "passes", "dtypes", "phases", "links", "write", "read"}
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured of a machine by ranks that ran side by side: of each probe all its times, in seconds.
+    """A machine's measurements by ranks that ran side by side: all times of each probe, in seconds.
 
     `measured` has the rows of each kind of probe: "products", "attentions" and "passes" by operator, "dtypes" by dtype,
     "phases" of small training steps, "links" by the bytes of an all-reduce, "write" and "read" by those of a file. The
@@ -46,14 +46,14 @@ class Calibration:
 
     @property
     def is_busy(self) -> bool:
-        """True where other work took cores while this machine was measured."""
+        """True if other work took cores while this machine was measured."""
         return is_busy(self.busy_cores)
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The machine's ranks as a cluster: each a "GPU" on a node of its own, joined by what Gloo reaches.
+        """The machine's ranks as a cluster: each a "GPU" on its own node, connected by a link as fast as Gloo.
 
-        What is priced on it (`ws.paper`, `ws.run`) is so from the measured times alone.
+        `ws.paper` and `ws.run` price it from the measured times alone.
         """
         return _cluster(self.world_size, self.gpu, self.link, self.storage)
 
@@ -74,10 +74,10 @@ class Calibration:
 
     @cached_property
     def timings(self) -> Timings:
-        """What each operator takes, in a program.
+        """The time of each operator in a program.
 
-        Around each a program spends what the smallest measured step takes longer than its operators. In the others they
-        take longer than when they are repeated alone and find their tensors in a cache: by `slowdown` on the average.
+        The overhead per operator is the time by which the smallest measured step exceeds its operators. In other steps,
+        operators take `slowdown` times as long, on average, as when they are repeated alone with tensors in a cache.
         """
         bare = Timings(tuple(self._operators()), {})
         rows = self.measured["phases"]
@@ -99,7 +99,7 @@ class Calibration:
 
     @cached_property
     def link(self) -> Link | None:
-        """The way between two ranks, from the times of all-reduces; None for a single rank."""
+        """The link between two ranks, from the times of all-reduces; None for a single rank."""
         if self.world_size == 1:
             return None
         points = {row["size_bytes"]: best_s(row) for row in self.measured["links"]}
@@ -108,7 +108,7 @@ class Calibration:
 
     @cached_property
     def storage(self) -> StorageSystem:
-        """The folder's disk by `torch.save` until all is on it, and by `torch.load` from it."""
+        """The folder's disk, at the rates of `torch.save` and `torch.load`."""
         write_s, write = fits.line([(row["size_bytes"], best_s(row)) for row in self.measured["write"]])
         _, read = fits.line([(row["size_bytes"], best_s(row)) for row in self.measured["read"]])
         return StorageSystem(f"the disk of {self.machine}", read, write, write_s, self._source)
@@ -117,7 +117,7 @@ class Calibration:
         return Link(f"Gloo on {self.machine}", latency_s, bytes_per_s, self._source, kind="tcp")
 
     def all_reduce_s(self, size_bytes: float, latency_s: float, bytes_per_s: float) -> float:
-        """Seconds of an all-reduce among all ranks, were a link between two of them like this."""
+        """Return the seconds of an all-reduce among all ranks if each link between two ranks were like this."""
         cluster = _cluster(self.world_size, hardware.H100, self._link_of(latency_s, bytes_per_s), None)
         return gloo.cost("all_reduce", size_bytes, range(self.world_size), cluster).time_s
 
@@ -136,7 +136,7 @@ class Calibration:
 
     @cached_property
     def spread(self) -> dict[str, float]:
-        """How much longer the median of a probe's times is than the best, the median over the probes of each kind."""
+        """How much longer the median time of a probe is than its best, as the median over the probes of each kind."""
         kinds = {"CPU time": ("products", "attentions", "passes"), "messages": ("links",), "files": ("write", "read")}
         return {
             name: median(median(row["times_s"]) / best_s(row) - 1 for row in rows)
@@ -145,7 +145,7 @@ class Calibration:
         }
 
     def describe(self) -> str:
-        """The machine in words: what its ranks reach, and how busy it was."""
+        """Describe the machine: the rates that its ranks reach, and how busy it was."""
         lines = [f"{self.machine}, {self.date}: {self.num_cores} cores"]
         lines[0] += f", ranks: {self.world_size}, threads of each: {self.num_threads}"
         rates = ", ".join(f"{significant(rate / 1e9)} GFLOP/s in {dtype}" for dtype, rate in self._peaks.items())
@@ -167,7 +167,7 @@ class Calibration:
         return "\n".join([*lines, self.busy_in_words()])
 
     def busy_in_words(self) -> str:
-        """How busy other work kept the machine."""
+        """Say how busy other work kept the machine."""
         if not self.busy_cores:
             return "this system does not report how busy it was"
         most = f"other work kept {max(self.busy_cores):.1f} of {self.num_cores} cores busy"
@@ -181,18 +181,18 @@ class Calibration:
         pass_s: Callable[[str, float], float] | None = None,
         message_s: Callable[[float], float] | None = None,
     ) -> Picture:
-        """A picture: the rate of products by their shape, of passes by their size, and messages beside the fit.
+        """Draw the rate of matmuls by shape and of passes by size, and messages next to the fit.
 
-        Fits of your own are drawn over the probes: seconds of a product by its flops and bytes, of a pass by its name
+        Your own fits are drawn over the probes: seconds of a matmul by its flops and bytes, of a pass by its name
         and bytes, of an all-reduce by its bytes.
         """
-        from worldsize.calibrate.picture import Fits, picture  # it needs matplotlib
+        from worldsize.calibrate.picture import Fits, picture  # imports matplotlib
 
         title = f"{self.machine}, measured by {self.world_size} ranks."
         return picture(title, self.measured, Fits(message_s or self.message_s, product_s, pass_s))
 
     def message_s(self, size_bytes: float) -> float:
-        """Seconds of an all-reduce among all ranks by the fitted link.
+        """Return the seconds of an all-reduce among all ranks over the fitted link.
 
         Raises:
             ValueError: a single rank was measured.
@@ -212,10 +212,10 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:
-        """The calibration in a file that `save` wrote.
+        """Load the calibration in a file that `save` wrote.
 
         Raises:
-            ValueError: it is not one.
+            ValueError: the file is not a calibration.
         """
         try:
             fields = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -225,10 +225,10 @@ class Calibration:
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Calibration:
-        """The calibration of these fields, as in a file.
+        """Parse the calibration in these fields of a file.
 
         Raises:
-            ValueError: a field is missing, or wrong. Others that no calibration has may raise anything.
+            ValueError: a field is missing or wrong. Fields of unexpected types may raise anything.
         """
         if fields.get("format") != FORMAT:
             raise ValueError(f"its format is {fields.get('format')!r}, not {FORMAT!r}")
@@ -248,7 +248,7 @@ class Calibration:
 
 
 def is_busy(busy_cores: Sequence[float]) -> bool:
-    """True where so many busy cores change what is measured."""
+    """Whether this many busy cores change what is measured."""
     return any(busy > MAX_BUSY_CORES for busy in busy_cores)
 
 
@@ -262,7 +262,7 @@ def _cluster(world_size: int, gpu: Gpu, link: Link | None, storage: StorageSyste
         name=gpu.name.removeprefix("a rank of "),
         gpu=gpu,
         gpus_per_node=1,
-        intra=hardware.PCIE4,  # a node has one rank, and so no use for it
+        intra=hardware.PCIE4,  # unused, because a node has one rank
         num_nodes=world_size,
         inter=link,
         library="gloo",

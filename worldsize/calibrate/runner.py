@@ -22,14 +22,14 @@ def calibrate(
     budget_s: float = 12,
     is_strict: bool = False,
 ) -> Calibration:
-    """A `Calibration` of this machine, as `world_size` Gloo ranks of `num_threads` threads find it side by side.
+    """Measure this machine with `world_size` Gloo ranks of `num_threads` threads side by side.
 
-    Its `cluster` is one like any other: `ws.paper(step, world_size=2, cluster=calibration.cluster).step_s` predicts a
-    training step of ranks with so many threads. `torch.save` writes to `folder`, or to the folder for temporary
-    files.
-    All probes are timed in turn, again and again for `budget_s` seconds, twice at least.
+    The calibration's `cluster` is one like any other:
+    `ws.paper(step, world_size=2, cluster=calibration.cluster).step_s` predicts a training step of ranks with that many
+    threads. `torch.save` writes to `folder`, or to the folder for temporary files. All probes are timed in turn,
+    again and again for `budget_s` seconds, at least twice.
 
-    With `is_strict`, a machine that other work keeps busy is refused; without, the calibration says so.
+    With `is_strict`, a machine that other work keeps busy is refused; without it, the calibration says so.
 
     Raises:
         ValueError: an argument is wrong, or the machine is busy and `is_strict`.
@@ -39,7 +39,7 @@ def calibrate(
         raise ValueError(f"num_threads is {num_threads!r}; give the number of threads per rank, at least 1")
     if not budget_s >= _LEAST_BUDGET_S:
         raise ValueError(f"budget_s is {budget_s!r}; give {_LEAST_BUDGET_S:g} second or more")
-    from worldsize.bench import machine  # it needs torch, which takes a second to import
+    from worldsize.bench import machine  # imports torch, which takes a second
 
     before = machine.busy_cores()
     if is_strict:
@@ -85,13 +85,13 @@ def _refuse_busy(busy_cores: float | None, num_cores: int) -> None:
 
 
 def _measure(*args: Any) -> Any:
-    from worldsize.calibrate import probes  # it needs torch, which only ranks import
+    from worldsize.calibrate import probes  # imports torch, which only ranks need
 
     return probes.measure(*args)
 
 
 def _together(ranks: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of all ranks: of a rank's own work the times of all, of links and files those of rank 0."""
+    """Merge the rows of all ranks: all ranks' times of their own work, rank 0's times of links and files."""
     found = {kind: [dict(row) for row in rows] for kind, rows in ranks[0].items()}
     for other in ranks[1:]:
         for kind in other.keys() - {"links", "write", "read"}:

@@ -1,4 +1,4 @@
-"""The capstone: a design of a whole training system, what in it does not add up, and what it achieves and costs."""
+"""The capstone: the design of a whole training system, its contradictions, and what it achieves and costs."""
 
 from worldsize.capstone.design import EXAMPLES, Design, changed, example, load, loads
 from worldsize.capstone.figures import Figures, run

@@ -1,4 +1,4 @@
-"""For students: `python -m worldsize.capstone check DESIGN`, and `run DESIGN` by the programs that it names."""
+"""For students: `python -m worldsize.capstone check DESIGN`, and `run DESIGN` with the programs that it names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worldsize.planning.search import Cost
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The exit code: 0 where the design adds up and could be run."""
+    """Run a command; return 0 if the design adds up and could be run."""
     options = _options(words)
     try:
         return _check(options.design) if options.command == "check" else _run(options)
@@ -62,10 +62,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _cost(design: Design, programs: StudentPrograms, is_recorded: bool) -> Cost:
-    """The student's cost of the step.
+    """Return the student's cost of the step.
 
     Raises:
-        ValueError: the student brought none.
+        ValueError: the design names none.
     """
     if is_recorded and programs.train is not None:
         return recorded(programs.train, design)

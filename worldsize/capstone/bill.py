@@ -1,4 +1,4 @@
-"""What a design draws and costs: its nodes, switches and plugs, counted and added up.
+"""The power and price of a design: its nodes, switches and plugs, counted and added up.
 
 Left out: power of the store and of the nodes that serve it, cables, software, interest, and taxes.
 """
@@ -14,7 +14,7 @@ from worldsize.units import DAY, HOUR, YEAR
 
 
 def node(design: Design) -> Equipment:
-    """The node as it is sold.
+    """Return the node as it is sold.
 
     Raises:
         ValueError: the catalogue has none with this GPU.
@@ -35,14 +35,14 @@ def num_switches(design: Design) -> int:
 
 
 def num_switch_plugs(design: Design) -> int:
-    """Plugs at the switches, each of two ports."""
+    """Count the plugs at the switches, each of two ports."""
     if design.network is None:
         return 0
     return sum(level.num_switches * (level.num_down + level.num_up) for level in design.network.levels) // 2
 
 
 def power_w(design: Design) -> Mapping[str, float]:
-    """Watts at most, a switch's typical ones, by what draws them; the last is what the building adds."""
+    """Return the maximum watts by consumer (switches: typical watts); the last is what the building adds."""
     parts = {"nodes": design.num_nodes_in_all * node(design).power_w}
     if design.switch is not None:
         parts["switches"] = num_switches(design) * design.switch.power_w
@@ -52,7 +52,7 @@ def power_w(design: Design) -> Mapping[str, float]:
 
 
 def equipment_usd(design: Design) -> Mapping[str, float]:
-    """Dollars to buy a design, by what costs them."""
+    """Return the price of the equipment of a design in dollars, by item."""
     each = node(design).price_usd if design.prices.node_usd is None else design.prices.node_usd
     parts = {"nodes": design.num_nodes_in_all * each}
     if design.switch is not None:
@@ -63,12 +63,12 @@ def equipment_usd(design: Design) -> Mapping[str, float]:
 
 
 def energy_kwh(design: Design, days: float) -> float:
-    """Kilowatt-hours of so many days at the most that everything draws."""
+    """Return the kilowatt-hours of so many days at maximum power."""
     return sum(power_w(design).values()) * days * DAY / HOUR / 1000
 
 
 def owned_usd(design: Design, days: float) -> Mapping[str, float]:
-    """Dollars of so many days for an owner: a share of the equipment, operation and electricity."""
+    """Return an owner's dollars for so many days: a share of the equipment, operation and electricity."""
     share = days * DAY / YEAR
     equipment = sum(equipment_usd(design).values())
     return {
@@ -79,7 +79,7 @@ def owned_usd(design: Design, days: float) -> Mapping[str, float]:
 
 
 def rented_usd(design: Design, days: float) -> Mapping[str, float]:
-    """Dollars of so many days for who rents all GPUs, spares too.
+    """Return the dollars for so many days if all GPUs are rented, spares included.
 
     Raises:
         ValueError: neither the design nor the catalogue has a price.
@@ -91,5 +91,5 @@ def rented_usd(design: Design, days: float) -> Mapping[str, float]:
 
 
 def usd(design: Design, days: float) -> Mapping[str, float]:
-    """Dollars of so many days, as the design pays."""
+    """Return the dollars for so many days, rented or owned as the design says."""
     return owned_usd(design, days) if design.budget.pays == "own" else rented_usd(design, days)

@@ -1,4 +1,4 @@
-"""A design of a training system as one readable file: what it may contain, and a loader that names every mistake."""
+"""A design of a training system as one readable file: what it may contain, and a loader that reports every mistake."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from worldsize.models import Shape
 from worldsize.planning import Plan
 from worldsize.planning.memory_estimate import OPTIMIZER_BYTES, WEIGHT_BYTES
 
-EXAMPLES = Path(__file__).parent / "designs"  # one that adds up, and published systems
+EXAMPLES = Path(__file__).parent / "designs"  # a consistent one, and published systems
 _STORE_LATENCY_S = hardware.LUSTRE.latency_s
-_COUNT_LIMIT, _AMOUNT_LIMIT = 10**15, 1e30  # above every design, and low enough to calculate with
+_COUNT_LIMIT, _AMOUNT_LIMIT = 10**15, 1e30  # beyond any design, and small enough to calculate with
 _MOST_SHOWN = 60  # characters of a value that is refused
 
 
 def _not_quoted(value: object) -> object:
-    """The value, unless it is a word or a truth value, which pydantic would turn into a number."""
+    """Return the value, but refuse a string or bool, which pydantic would turn into a number."""
     if isinstance(value, str | bool):
         raise ValueError(f"{value!r}: input should be a number, without quotes")
     return value
@@ -39,13 +39,13 @@ Fraction: TypeAlias = Annotated[float, Number, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    """A part of the file, in which an unknown key is a mistake."""
+    """A section of the file, in which an unknown key is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Model(Section):
-    """A name of `models.shape`, and the sizes that differ from it."""
+    """A shape by its name in `models.shape`, and the sizes that differ from it."""
 
     shape: str
     num_layers: Count | None = None
@@ -60,7 +60,7 @@ class Model(Section):
 
 
 class Data(Section):
-    """The tokens to train on, those that there are, and how they are cut into steps of `global_batch` sequences."""
+    """The tokens to train on, the tokens available, and how they are split into steps of `global_batch` sequences."""
 
     num_tokens: Amount
     dataset_tokens: Amount
@@ -70,17 +70,17 @@ class Data(Section):
 
 
 class Nodes(Section):
-    """Equal nodes as in a cluster of the catalogue; spares stand by, cabled and under power."""
+    """Identical nodes, as in a cluster of the catalogue; spares stand by, cabled and powered."""
 
     cluster: str
     num_nodes: Count
     num_spares: CountOrNone = 0
     nics_per_node: Count | None = None
-    nic_bytes_per_s: Amount | None = None  # that transfers reach
+    nic_bytes_per_s: Amount | None = None  # the rate that transfers reach
 
 
 class SwitchLevel(Section):
-    """The switches of one height: how many, their ports down and up, and the nodes below each (none said: all)."""
+    """The switches of one level: how many, their ports down and up, and the nodes below each (default: all)."""
 
     name: str
     num_switches: Count
@@ -90,7 +90,7 @@ class SwitchLevel(Section):
 
 
 class Network(Section):
-    """A fat tree of equal switches, from the leaves up, and what it is said to carry between its halves."""
+    """A fat tree of identical switches, from the leaves up, and its stated bisection bandwidth."""
 
     switch: str
     is_rail: bool = True
@@ -99,7 +99,7 @@ class Network(Section):
 
 
 class Store(Section):
-    """One store of all nodes: the rates of all together and of one node, and how much it holds."""
+    """One store shared by all nodes: its total rates, those of one node, and its capacity."""
 
     read_bytes_per_s: Amount
     write_bytes_per_s: Amount
@@ -125,7 +125,7 @@ class ParallelLayout(Section):
 class Software(Section):
     """How the program runs a plan.
 
-    `overlaps`: gradients are summed, and weights gathered, beside other work.
+    `overlaps`: reducing gradients and gathering weights overlap other work.
     """
 
     schedule: Literal["none", "1f1b", "interleaved"]
@@ -135,7 +135,7 @@ class Software(Section):
 
 
 class Checkpoint(Section):
-    """A save after every `every_s` seconds of training, of which the last `num_kept` are kept.
+    """A checkpoint after every `every_s` seconds of training; the last `num_kept` are kept.
 
     `is_async`: training goes on as soon as a copy is in the hosts' memory.
     """
@@ -146,7 +146,7 @@ class Checkpoint(Section):
 
 
 class Failures(Section):
-    """The rates of a source of `outages.published`; how long a repair takes, and a restart before it loads."""
+    """Failure rates by a source of `outages.published`, and the times of a repair and of a restart before it loads."""
 
     rates: str
     away_s: AmountOrNone
@@ -154,7 +154,7 @@ class Failures(Section):
 
 
 class Site(Section):
-    """What the building gives: power in all, how much more than the equipment it draws (PUE), and power of a rack."""
+    """The building: its total power, its draw relative to the equipment's (PUE), and the power of a rack."""
 
     power_w: Amount
     pue: Annotated[float, Number, Field(ge=1, le=10)]
@@ -163,9 +163,9 @@ class Site(Section):
 
 
 class Prices(Section):
-    """Where the catalogue's do not stand. An owner writes the equipment off over `years`.
+    """Prices that replace the catalogue's. An owner writes off the equipment over `years`.
 
-    `operation_fraction` is what staff, spare parts and the building cost in a year, of the equipment's price.
+    `operation_fraction` is the yearly cost of staff, spare parts and the building, relative to the equipment's price.
     """
 
     usd_per_gpu_hour: Amount | None = None
@@ -177,7 +177,7 @@ class Prices(Section):
 
 
 class Budget(Section):
-    """What the training may take, in days and dollars, and whether the GPUs are rented or owned."""
+    """The most days and dollars that the training may take, and whether the GPUs are rented or owned."""
 
     days: Amount
     usd: Amount
@@ -185,7 +185,7 @@ class Budget(Section):
 
 
 class Published(Section):
-    """What is known of a system that was built.
+    """Published figures of a system that was built.
 
     `training_days` are without failures and pauses, `calendar_days` with them; `mfu_fraction` is as the source counts.
     """
@@ -198,7 +198,7 @@ class Published(Section):
 
 
 class Programs(Section):
-    """A Python file beside the design, and the names of the functions in it.
+    """A Python file next to the design, and the names of the functions in it.
 
     `cost(plan)`: the seconds of a step, as for `ws.plan`. `train(plan)`: a step, to be run on paper. `policy(status)`:
     when to save and on how many nodes to go on, as for `outages.endure`.
@@ -211,7 +211,7 @@ class Programs(Section):
 
 
 class Design(Section):
-    """A whole design; `network`, where it is not said, is the catalogue's, without a count of switches."""
+    """A whole design; `network` defaults to the catalogue's, without a count of switches."""
 
     name: str
     model: Model
@@ -231,7 +231,7 @@ class Design(Section):
 
     @model_validator(mode="after")
     def _is_described_hardware(self) -> Design:
-        _ = self.shape, self.cluster, self.switch  # each refuses with a sentence of its own
+        _ = self.shape, self.cluster, self.switch  # each raises its own error
         return self
 
     @cached_property
@@ -290,7 +290,7 @@ class Design(Section):
 
     @cached_property
     def layout(self) -> Plan:
-        """The plan, whether it is legal or not."""
+        """The plan, legal or not."""
         fields = self.plan.model_dump()
         return Plan(
             model=self.shape,
@@ -315,33 +315,33 @@ class Design(Section):
 
     @property
     def checkpoint_bytes(self) -> float:
-        """A save: weights and the optimizer's state."""
+        """The size of a checkpoint: weights and optimizer state."""
         return (WEIGHT_BYTES + OPTIMIZER_BYTES) * float(self.shape.num_parameters)
 
     @property
     def rent(self) -> Rent | None:
-        """What a GPU is rented for, by the design or by the catalogue."""
+        """The rent of a GPU, from the design or the catalogue."""
         if self.prices.usd_per_gpu_hour is not None:
             return Rent(self.prices.usd_per_gpu_hour, "the design (2026)")
         return hardware.RENTS.get(self.cluster.gpu.name)
 
 
 def load(path: Path | str) -> Design:
-    """The design in a TOML file.
+    """Load the design in a TOML file.
 
     Raises:
         ValueError: it cannot be read; the message names every key that is missing, unknown or wrong.
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")  # Notepad begins files with a mark
+        text = path.read_text(encoding="utf-8-sig")  # Notepad starts files with a byte-order mark
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
     return loads(text, f"{path}: ")
 
 
 def loads(text: str, prefix: str = "") -> Design:
-    """The design in the text of a TOML file; each line of an error's message begins with `prefix`.
+    """Parse a design in the text of a TOML file; each line of an error's message begins with `prefix`.
 
     Raises:
         ValueError: as for `load`.
@@ -354,7 +354,7 @@ def loads(text: str, prefix: str = "") -> Design:
 
 
 def example(name: str) -> Design:
-    """One of the designs that ship: "ten_thousand_h100", or a published system such as "llama_3_405b".
+    """Load one of the designs that ship: "ten_thousand_h100", or a published system such as "llama_3_405b".
 
     Raises:
         ValueError: there is no such design; the message names all.
@@ -366,10 +366,10 @@ def example(name: str) -> Design:
 
 
 def changed(design: Design, **values: Any) -> Design:
-    """The design with these values in place of its own: `changed(design, plan__dp=64, budget__days=30)`.
+    """Return the design with these values in place of its own: `changed(design, plan__dp=64, budget__days=30)`.
 
     Raises:
-        ValueError: there is no such key, or it cannot have this value.
+        ValueError: a key is unknown, or cannot have this value.
     """
     whole = design.model_dump(exclude_none=True)
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""What a design achieves: the step's seconds by a cost function; then days, goodput, energy, cost, the bottleneck."""
+"""What a design achieves: the step time from a cost function; then days, goodput, energy, cost and the bottleneck."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worldsize.planning.search import Cost, price
 from worldsize.timeline import Timeline
 from worldsize.units import DAY
 
-SPAN_S = 30 * DAY  # goodput is that of whole spans: shorter ones have too few failures to say
+SPAN_S = 30 * DAY  # goodput is measured over whole spans: shorter ones have too few failures
 _MOST_SPANS = 24  # after two years a mean hardly moves
 CALLED = {
     "step": "training steps",
@@ -52,7 +52,7 @@ REMEDIES = {
 class Figures:
     """What a design achieves.
 
-    `parts` are the seconds of a step by what takes them, where the cost names them. `goodput_fraction` is the training
+    `parts` are the seconds of a step by part, if the cost names them. `goodput_fraction` is the training
     that counts, of all time; `spent_s` is the time by what the job did, as in `outages.Endured`.
     """
 
@@ -100,7 +100,7 @@ class Figures:
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """Where the time goes, as fractions of it that add up to 1, the largest first."""
+        """The shares of the time, which add up to 1, largest first."""
         spent = self.spent_s
         all_s = sum(spent.values())
         of_step = {name.removesuffix("_s"): part for name, part in self.parts.items()} or {"step": self.step_s}
@@ -110,7 +110,7 @@ class Figures:
 
     @property
     def bottleneck(self) -> str:
-        """Where most of the time goes, beside kernels or whole steps if they are first, and what would shorten it."""
+        """The largest share of the time other than kernels or whole steps, and what would shorten it."""
         (most, share), (second, second_share) = list(self.shares.items())[:2]
         sentence = f"{share:.1%} of the time goes to {CALLED.get(most, most)}"
         if most in ("compute", "step"):
@@ -127,11 +127,11 @@ def run(
     span_s: float | None = None,
     seed: int = 0,
 ) -> Figures:
-    """What a design achieves if its step takes what `cost` says: the seconds under a plan, or named parts of them.
+    """Compute the figures of a design; `cost` gives the seconds of a step under a plan, or named parts of them.
 
-    `policy` decides on saves instead of the design's `checkpoint.every_s`, as in `outages.endure`. `plan` is priced in
-    place of the design's own, as on faster links. Goodput is that of `span_s` seconds, by default of all the training
-    up to two years.
+    `policy` decides on checkpoints instead of the design's `checkpoint.every_s`, as in `outages.endure`. `plan`, for
+    example on faster links, is priced instead of the design's own. Goodput is measured over `span_s` seconds, by
+    default over the whole training, up to two years.
 
     Raises:
         ValueError: a cost is not a number, or a policy cannot be followed.
@@ -152,25 +152,25 @@ def run(
 def _endured(
     every_s: float, job: TrainingJob, num_nodes: int, rates: tuple[Cause, ...], span_s: float, seed: int
 ) -> Endured:
-    """What the job makes of its failures, which many designs of a sweep have in common; without its long timeline."""
+    """Simulate the job with its failures, which many designs of a sweep share; without the long timeline."""
     endured = outages.endure(every_s, job, _failures(num_nodes, rates, span_s, seed), span_s)
     return replace(endured, timeline=Timeline([]))
 
 
 @lru_cache(maxsize=64)
 def _failures(num_nodes: int, rates: tuple[Cause, ...], span_s: float, seed: int) -> tuple[NodeFailure, ...]:
-    """Failures drawn for a power of two of nodes: a design with one node more has the same ones and those of the node.
+    """Draw failures for a power of two of nodes, so that a design with one more node has the same and the new node's.
 
-    So what a node more buys is not drowned in chance.
+    Otherwise chance would hide what one more node buys.
     """
     drawn = outages.draw(rates, 1 << (num_nodes - 1).bit_length(), span_s, seed)
     return tuple(one for one in drawn if one.node < num_nodes)
 
 
 def least_step_s(plan: Plan) -> float:
-    """Seconds that no program undercuts: the operations that a causal mask leaves, at the peak of all GPUs."""
+    """Return the least seconds of any program: the FLOP that a causal mask leaves, at the peak of all GPUs."""
     peaks, model = plan.cluster.gpu.peak_flops_per_s, plan.model
     peak = peaks.get("bfloat16") or peaks["float16"]
-    masked = 3 * model.num_layers * 2 * plan.length * model.width  # of a token: half of its scores and of their sums
+    masked = 3 * model.num_layers * 2 * plan.length * model.width  # per token: half of the scores and weighted sums
     flops = model.flops(plan.num_tokens, plan.length) - plan.num_tokens * masked
     return flops / (plan.cluster.world_size * peak)

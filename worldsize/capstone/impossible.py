@@ -1,7 +1,7 @@
-"""What in a design does not add up: for each part of the file, the sentences that say why.
+"""The contradictions in a design: for each section of the file, sentences that say what does not add up.
 
-The sentences name keys of the file. Where a later part would only repeat an earlier one, it is not asked: memory is
-asked only of a legal plan, and days and dollars only of one that fits.
+The sentences name keys of the file. A check that would only repeat an earlier one is left out: memory is checked only
+for a legal plan, and days and dollars only for one that fits.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from worldsize.planning.memory_estimate import held
 from worldsize.planning.search import Cost
 from worldsize.units import DAY, format_bytes, format_time_s, significant
 
-MOST_EPOCHS = 4  # over the same tokens, up to which they teach nearly as much as new ones: Muennighoff et al. 2023
+MOST_EPOCHS = 4  # up to which repeated tokens teach nearly as much as new ones: Muennighoff et al. 2023
 _SAME = 1 - 1e-9  # for sums of rounded numbers
 
 
 def check(design: Design, cost: Cost | None = None, policy: Policy | None = None) -> list[str]:
-    """A sentence for each thing that does not add up; none if all does.
+    """Return a sentence for each thing that does not add up.
 
-    Without a cost of a step, days and dollars are asked of the least that any program takes, at the peak of all GPUs.
-    A policy decides on saves, as in `run`, and may go on with fewer nodes where spares are too few.
+    Without a cost of a step, days and dollars are those of the fastest possible program, at the peak of all GPUs.
+    A policy decides on checkpoints, as in `run`, and may go on with fewer nodes if there are too few spares.
     """
     found = [*_of_plan(design)] or [*_of_memory(design)]
     found += [*_of_data(design), *_of_network(design), *_of_storage(design)]
@@ -182,7 +182,7 @@ def _of_network(design: Design) -> Iterator[str]:
 
 
 def _loose_cables(network: Network) -> str | None:
-    """The sentence on the lowest level whose ports up do not fit the ports down above it."""
+    """Return a sentence on the lowest level whose ports up do not match the ports down above it."""
     for below, above in pairwise(network.levels):
         if _num_up(below) != above.num_switches * above.num_down:
             return (
@@ -213,7 +213,7 @@ def _of_storage(design: Design) -> Iterator[str]:
             f"checkpoint.every_s: a save takes {format_time_s(write_s)} to write at the rates of storage, and the next "
             f"one begins after {format_time_s(checkpoint.every_s)}."
         )
-    needed = data.num_tokens * data.bytes_per_token / (design.budget.days * DAY)  # without the loading of a save
+    needed = data.num_tokens * data.bytes_per_token / (design.budget.days * DAY)  # without loading a checkpoint
     if needed > store.read_bytes_per_s:
         yield (
             f"storage.read_bytes_per_s: to be done in {design.budget.days:g} days, {format_bytes(needed)}/s of tokens "
@@ -222,7 +222,7 @@ def _of_storage(design: Design) -> Iterator[str]:
 
 
 def _of_spares(design: Design) -> Iterator[str]:
-    """The sentence on spares, for a job that waits where there are too few."""
+    """Yield a sentence if there are too few spares, for which the job would wait."""
     if _unknown_rates(design):
         return
     away, spares = saves.mean_num_away(design), design.nodes.num_spares
@@ -279,7 +279,7 @@ def _of_power(design: Design) -> Iterator[str]:
 
 
 def over_budget(design: Design, days: float, whose: str = "with saves and failures") -> list[str]:
-    """Sentences for days, and for the dollars that they cost, beyond the budget."""
+    """Return sentences on days, and on the dollars that they cost, beyond the budget."""
     found: list[str] = []
     budget = design.budget
     if days > budget.days:

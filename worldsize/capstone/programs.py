@@ -19,7 +19,7 @@ from worldsize.planning.search import Cost
 
 
 class OtherPlan(ValueError):
-    """A step was recorded under one plan and is asked for under another."""
+    """The step was recorded for a different plan."""
 
 
 class ProgramFailed(ValueError):
@@ -28,7 +28,7 @@ class ProgramFailed(ValueError):
 
 @dataclass(frozen=True)
 class StudentPrograms:
-    """The functions of a design's file; what the file does not have is None."""
+    """The functions of a design's file; None for those that the file lacks."""
 
     cost: Cost | None
     train: Callable[[Plan], Any] | None
@@ -36,13 +36,13 @@ class StudentPrograms:
 
 
 def load_programs(design: Design, folder: Path) -> StudentPrograms:
-    """Run the design's file of programs, in this process, and take its functions; none where the design names no file.
+    """Run the design's file of programs in this process and return its functions; none if the design names no file.
 
-    For students on their own machine: a judge runs no code of others here.
+    For students on their own machine: the judge never runs students' code here.
 
     Raises:
-        ValueError: there is no such file, it cannot be run, it has none of the functions, or one of these names is no
-            function. The cost and the policy raise `ProgramFailed` where they raise.
+        ValueError: there is no such file, it cannot be run, it has none of the functions, or one of these names is not
+            a function. The cost and the policy later raise `ProgramFailed` if they fail.
     """
     named = design.programs
     if named is None:
@@ -55,16 +55,16 @@ def load_programs(design: Design, folder: Path) -> StudentPrograms:
     cost, train, policy = (_function(found, name, path) for name in (named.cost, named.train, named.policy))
     if cost is train is policy is None:
         raise ValueError(f"{path} defines none of {named.cost}, {named.train} and {named.policy}")
-    # ranks explain what `train` raises
+    # the report of the ranks explains what `train` raises
     return StudentPrograms(_explaining(cost, path), train, _explaining(policy, path))
 
 
 def recorded(train: Callable[[Plan], Any], design: Design) -> Cost:
-    """A cost that runs `train(plan)` on paper once, on all GPUs, and prices the record on the cluster of a plan.
+    """Run `train(plan)` once on paper, on all GPUs; return a cost that prices the record on a plan's cluster.
 
-    Of a plan that differs in more than its cluster's rates, the cost raises `OtherPlan`.
+    For a plan that differs in more than its cluster's rates, the cost raises `OtherPlan`.
     """
-    from worldsize.paper import paper  # it loads torch, which formulas do not need
+    from worldsize.paper import paper  # imports torch, which formulas do not need
 
     own = design.layout
     num_gpus = own.cluster.world_size
@@ -90,7 +90,7 @@ def _function(found: Mapping[str, Any], name: str, path: Path) -> Callable[..., 
 
 
 def _explaining(function: Callable[..., Any] | None, path: Path) -> Callable[..., Any] | None:
-    """The function, which raises `ProgramFailed` where it raised."""
+    """Wrap the function to raise `ProgramFailed` if it fails."""
     if function is None:
         return None
 
@@ -104,7 +104,7 @@ def _explaining(function: Callable[..., Any] | None, path: Path) -> Callable[...
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Raise `ProgramFailed` in place of what the student's program raises."""
+    """Turn what the student's program raises into `ProgramFailed`."""
     try:
         yield
     except (Exception, SystemExit) as error:  # a program may also end the process

@@ -1,4 +1,4 @@
-"""Figures of a design as tables and pictures, for a terminal, a notebook or a page of their own."""
+"""The figures of a design as tables and pictures, for a terminal, a notebook or an HTML page."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from worldsize.outages import Policy
 from worldsize.planning.search import Cost
 from worldsize.units import DAY, format_bytes, format_count, format_time_s, significant
 
-_OFTEN = (1 / 4, 1 / 2, 1, 2, 4, 8)  # times between saves, over the design's own
-_LEAST_SHARE = 0.0005  # of the time, that is shown
+_OFTEN = (1 / 4, 1 / 2, 1, 2, 4, 8)  # time between checkpoints, relative to the design's own
+_LEAST_SHARE = 0.0005  # of the time: smaller shares are not shown
 
 
 @dataclass(frozen=True)
 class DesignReport:
-    """A design's figures with what they follow from; it prints as tables, and notebooks show it with pictures."""
+    """A design's figures and what they follow from; it prints as tables, and notebooks add pictures."""
 
     figures: Figures
     gains: Sequence[Gain]
@@ -32,7 +32,7 @@ class DesignReport:
 
     @classmethod
     def of(cls, design: Design, cost: Cost, policy: Policy | None = None) -> DesignReport:
-        """Run a design, and everything that is shown of it.
+        """Run a design, and compute everything that the report shows.
 
         Raises:
             ValueError: a cost is not a number, or a policy cannot be followed.
@@ -66,7 +66,7 @@ class DesignReport:
 
 
 def verdict(design: Design, problems: Sequence[str]) -> str:
-    """That a design adds up, or a line for each thing that does not."""
+    """Say that a design adds up, or list what does not."""
     if not problems:
         return f"{design.name}: it adds up."
     num = "one thing does" if len(problems) == 1 else f"{len(problems)} things do"
@@ -74,7 +74,7 @@ def verdict(design: Design, problems: Sequence[str]) -> str:
 
 
 def summary(of: Figures) -> Table:
-    """What a design achieves and costs."""
+    """Make a table of what a design achieves and costs."""
     design = of.design
     has_s, gpu_bytes = saves.mean_s_to_failure(design), design.cluster.gpu.memory_bytes
     pays = "owned" if design.budget.pays == "own" else "rented"
@@ -101,7 +101,7 @@ def summary(of: Figures) -> Table:
 
 
 def time_table(of: Figures) -> Table:
-    """Where the time goes."""
+    """Make a table of where the time goes."""
     rows = [
         {"what": CALLED.get(name, name), "of_all_time_fraction": share, "days": round(share * of.days, 1)}
         for name, share in of.shares.items()
@@ -111,7 +111,7 @@ def time_table(of: Figures) -> Table:
 
 
 def gain_table(gains: Sequence[Gain]) -> Table:
-    """What more of each resource would buy."""
+    """Make a table of what more of each resource would buy."""
     rows = [
         {
             "more of": gain.resource,
@@ -125,10 +125,10 @@ def gain_table(gains: Sequence[Gain]) -> Table:
 
 
 def published_table(of: Figures) -> Table:
-    """What was published of a system beside the same figures here.
+    """Make a table of a system's published figures next to the ones computed here.
 
     Raises:
-        ValueError: the design says of no published figures.
+        ValueError: the design has no published figures.
     """
     known, design = of.design.published, of.design
     if known is None:
@@ -156,13 +156,13 @@ def published_table(of: Figures) -> Table:
 
 
 def time_picture(of: Figures) -> Picture:
-    """Where the time goes, as bars."""
+    """Draw where the time goes, as bars."""
     shown = {CALLED.get(name, name): share for name, share in of.shares.items() if share >= _LEAST_SHARE}
     return draw.shares(shown, f"Where the time of {of.design.name} goes")
 
 
 def saves_picture(of: Figures, cost: Cost, policy: Policy | None = None) -> Picture:
-    """Days in all against the time between saves, with the design's failures."""
+    """Draw total days against the time between checkpoints, with the design's failures."""
     own_s = of.design.checkpoint.every_s
     found = [run(changed(of.design, checkpoint__every_s=own_s * often), cost).days for often in _OFTEN]
     series = {"with its failures": found}
@@ -173,7 +173,7 @@ def saves_picture(of: Figures, cost: Cost, policy: Policy | None = None) -> Pict
 
 
 def gains_picture(of: Figures, gains: Sequence[Gain]) -> Picture:
-    """Days against dollars: the design, and with more of each resource."""
+    """Draw days against dollars: the design, and the design with more of each resource."""
     more = {
         gain.resource: (of.days - gain.saved_days, (of.usd - gain.saved_usd) / 1e6)
         for gain in gains

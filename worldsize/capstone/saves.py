@@ -1,4 +1,4 @@
-"""What a save and a restart of a design take: the bytes that move, at the rates of its hosts and its store."""
+"""The cost of a checkpoint and of a restart: the bytes that move, at the rates of the design's hosts and store."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from worldsize.outages import Cause, TrainingJob
 
 
 def write_s(design: Design) -> float:
-    """Seconds from the begin of a save until it is whole: each node writes its share."""
+    """Return the seconds until a checkpoint is complete: each node writes its shard."""
     store = design.storage
     rate = min(store.write_bytes_per_s, design.nodes.num_nodes * store.node_write_bytes_per_s)
     return copy_s(design) + design.checkpoint_bytes / rate
 
 
 def copy_s(design: Design) -> float:
-    """Seconds in which each GPU copies its share to its host, over a PCIe switch that it shares; 0 without a host."""
+    """Return the seconds in which each GPU copies its shard to its host, over a shared PCIe switch; 0 without one."""
     host = design.cluster.host
     if host is None:
         return 0.0
@@ -26,19 +26,19 @@ def copy_s(design: Design) -> float:
 
 
 def stall_s(design: Design) -> float:
-    """Seconds in which training stands still for a save."""
+    """Return the seconds for which a checkpoint stops training."""
     return copy_s(design) if design.checkpoint.is_async else write_s(design)
 
 
 def start_s(design: Design) -> float:
-    """Seconds from a failure to training again: the restart, and the loading of the last save."""
+    """Return the seconds from a failure to training again: restarting and loading the last checkpoint."""
     store = design.storage
     rate = min(store.read_bytes_per_s, design.nodes.num_nodes * store.node_read_bytes_per_s)
     return design.failures.restart_s + design.checkpoint_bytes / rate
 
 
 def job(design: Design) -> TrainingJob:
-    """The design as a job that can fail."""
+    """Describe the design as a job that can fail."""
     return TrainingJob(
         design.nodes.num_nodes,
         stall_s=stall_s(design),
@@ -49,7 +49,7 @@ def job(design: Design) -> TrainingJob:
 
 
 def causes(design: Design) -> list[Cause]:
-    """Why nodes fail, and how often.
+    """Return the causes of node failures, with their rates.
 
     Raises:
         ValueError: the design names no source that `outages.published` knows.
@@ -58,11 +58,11 @@ def causes(design: Design) -> list[Cause]:
 
 
 def mean_s_to_failure(design: Design) -> float:
-    """Mean seconds from one failure of a node in use to the next."""
+    """Return the mean seconds between failures of nodes in use."""
     per_node_hour = sum(one.per_node_hour for one in causes(design))
     return 3600 / (per_node_hour * design.nodes.num_nodes)
 
 
 def mean_num_away(design: Design) -> float:
-    """Mean number of nodes that are away for repair: those that fail in a second, times the seconds of a repair."""
+    """Return the mean number of nodes in repair: failures per second, times the seconds of a repair."""
     return design.failures.away_s / mean_s_to_failure(design)

@@ -1,4 +1,4 @@
-"""What one more unit of each resource buys: the days and dollars of a design with a little more of one thing."""
+"""Sensitivity to each resource: the days and dollars of a design with a little more of one resource."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _TEN = f"{MORE - 1:.0%} more"
 
 @dataclass(frozen=True)
 class Gain:
-    """What so much more of a resource saves; negative where it costs more than it saves.
+    """The savings from so much more of a resource; negative if it costs more than it saves.
 
-    `saved_usd` is without the price of the faster parts of a rate, which have none; nodes and spares are paid for.
+    `saved_usd` leaves out the price of faster parts, which is unknown; it includes that of nodes and spares.
     """
 
     resource: str
@@ -33,7 +33,7 @@ class Gain:
 
 
 def gains(of: Figures, cost: Cost, policy: Policy | None = None) -> list[Gain]:
-    """What each resource would buy, the most days first; without those for which a recorded step is no measure."""
+    """Compute what more of each resource would buy, most days first; leave out what a recorded step cannot price."""
     found = []
     for resource, unit, design, plan in (*_variations(of.design), ("GPU memory", _TEN, of.design, None)):
         try:
@@ -45,7 +45,7 @@ def gains(of: Figures, cost: Cost, policy: Policy | None = None) -> list[Gain]:
 
 
 def _variations(design: Design) -> Iterator[tuple[str, str, Design, Plan]]:
-    """What there is more of, how much, the design with it, and the plan to price."""
+    """Yield each resource, how much more of it there is, the design with it, and the plan to price."""
     for resource, cluster in _faster(design.cluster).items():
         yield resource, _TEN, design, replace(design.layout, cluster=cluster)
     replica = design.plan.tp * design.plan.pp * design.plan.cp
@@ -62,7 +62,7 @@ def _variations(design: Design) -> Iterator[tuple[str, str, Design, Plan]]:
 
 
 def _with_memory(design: Design, cost: Cost) -> Plan:
-    """The design's plan with what more memory spares it of recomputation and of ZeRO; its own where that is nothing."""
+    """Return the plan with less recomputation or ZeRO where more memory allows it; otherwise the design's own."""
     own, has = design.layout, design.cluster.gpu.memory_bytes
     zero_stages = ZERO_STAGES if own.num_shards > 1 else (0,)
     others = [replace(own, recompute=one, zero_stage=stage) for one in RECOMPUTES for stage in zero_stages]
@@ -87,7 +87,7 @@ def _with_replica(design: Design) -> Design:
 
 
 def _faster(cluster: Cluster) -> Mapping[str, Cluster]:
-    """The cluster with more of each rate."""
+    """Return the cluster with more of each rate, by name."""
     gpu = cluster.gpu
     found = {
         "rate of matrix products": replace(cluster, gpu=_computing(gpu)),

@@ -1,4 +1,4 @@
-"""Many designs at once: all combinations of some values, and those that no other beats in both days and dollars."""
+"""Many designs at once: all combinations of some values, and their Pareto front in days and dollars."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_NAMED = 30  # points of a picture
 
 
 class Tried(NamedTuple):
-    """One design of a sweep: the values that make it, its figures, or why it has none."""
+    """One design of a sweep: its values, and its figures or why it has none."""
 
     values: Mapping[str, Any]
     figures: Figures | None
@@ -25,9 +25,9 @@ class Tried(NamedTuple):
 
 
 def sweep(design: Design, cost_of: Callable[[Design], Cost], choices: Mapping[str, Sequence[Any]]) -> Iterator[Tried]:
-    """Every combination of values for keys such as `plan__dp`, one after the other, checked and then priced.
+    """Check and price every combination of values for keys such as `plan__dp`, one after the other.
 
-    Only the budget may be exceeded: that is what a sweep is to find out. Goodput is that of 30 days.
+    Only the budget may be exceeded, because a sweep is meant to find out by how much. Goodput is that of 30 days.
     """
     unlimited = changed(design, budget__days=1e9, budget__usd=1e18)
     for values in product(*choices.values()):
@@ -42,7 +42,7 @@ def sweep(design: Design, cost_of: Callable[[Design], Cost], choices: Mapping[st
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The names of the points that no other beats in one figure and equals in the other, from left to right."""
+    """Return the names of the points on the Pareto front, from left to right."""
     best, found = float("inf"), []
     for name, (_, y) in sorted(points.items(), key=lambda one: one[1]):
         if y < best:
@@ -52,9 +52,10 @@ def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def days_against_dollars(of: Mapping[str, Figures], title: str = "Days against cost") -> Picture:
-    """Each design as a point; the Pareto front, of which no design is both quicker and cheaper, stands out.
+    """Draw each design as a point; the Pareto front, which no design beats in both, stands out.
 
-    Equal designs are one point. Of more than have room for their names, the front and the quickest others are shown.
+    Designs with the same figures share a point. If there are too many names, only the front and the quickest others are
+    shown.
 
     Raises:
         ValueError: there is no design.
@@ -69,7 +70,7 @@ def days_against_dollars(of: Mapping[str, Figures], title: str = "Days against c
 
 
 def _at_one_place(points: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """The points, with one name for those at one place."""
+    """Merge points at the same place under one name."""
     names: dict[tuple[float, float], list[str]] = {}
     for name, place in points.items():
         names.setdefault(place, []).append(name)

@@ -1,4 +1,4 @@
-"""Self-checks: questions from the bank as a form that explains every answer, and as text where nobody can click."""
+"""Self-checks: questions from the bank as a form that explains every answer, or as text if nobody can click."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Asked", "Marked", "Question", "Quiz", "Variant", "ask", "draw", "loa
 
 
 def ask(name: str, num_questions: int = 5, *, seed: int = 0, folder: Path | str | None = None) -> Asked:
-    """The first self-check questions of the quiz of this name, as a form, or as text where nobody can answer.
+    """Show the first self-check questions of a quiz, as a form, or as text if nobody can answer.
 
     `seed` determines the numbers in them and the order of their choices.
 

@@ -110,7 +110,7 @@ class _Typed:
 
 
 class _Places:
-    """A place for each of several items."""
+    """A position for each of several items."""
 
     def __init__(self, answer: Order) -> None:
         import ipywidgets as widgets

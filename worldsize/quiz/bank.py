@@ -38,7 +38,7 @@ class Steps(Strict):
 
     @property
     def values(self) -> list[int | float]:
-        """All of the numbers."""
+        """All the numbers."""
         num_steps = int((self.high - self.low) / self.step + 1e-9)
         return [round(self.low + place * self.step, 12) for place in range(num_steps + 1)]
 
@@ -307,7 +307,7 @@ def gap_names(text: str) -> list[str]:
 
 
 def load(name: str, folder: Path | str | None = None) -> Quiz:
-    """The quiz of this name, such as `week01`, from a folder or the nearest `quizzes` folder above.
+    """Load a quiz, such as `week01`, from a folder or the nearest `quizzes` folder above.
 
     Raises:
         ValueError: there is no such quiz, or its file is malformed; the message names file, line, question and reason.
@@ -333,7 +333,7 @@ def load(name: str, folder: Path | str | None = None) -> Quiz:
 
 
 def find_folder() -> Path:
-    """The nearest folder of quizzes, from the working directory upwards.
+    """Find the nearest folder of quizzes, from the working directory upwards.
 
     Raises:
         ValueError: there is no such folder.

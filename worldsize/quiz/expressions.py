@@ -18,7 +18,7 @@ Value: TypeAlias = bool | int | float | str
 
 
 def _shown(value: Any) -> Any:
-    """A number as a person writes it: 0.3 and not 0.30000000000000004, 25,600,000 and not 25600000."""
+    """Return a number as a person writes it: 0.3 and not 0.30000000000000004, 25,600,000 and not 25600000."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if float(value).is_integer() and abs(value) < 1e15:
@@ -27,8 +27,8 @@ def _shown(value: Any) -> Any:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """A sandbox whose templates share one plain dict of functions: with the usual chain of two, each use takes thrice
-    as long.
+    """A sandbox whose templates share one plain dict of functions: with the usual chain of two, each use takes three
+    times as long.
     """
 
     def make_globals(self, d: MutableMapping[str, Any] | None) -> MutableMapping[str, Any]:
@@ -72,7 +72,7 @@ def _template(source: str) -> Any:
 
 
 def evaluate(source: str, names: Mapping[str, Value]) -> Any:
-    """The value of an expression such as `2 * (n - 1) / n * size_mb`.
+    """Compute an expression such as `2 * (n - 1) / n * size_mb`.
 
     Raises:
         ValueError: it uses an unknown name, or cannot be computed; the message names the expression and the reason.
@@ -84,7 +84,7 @@ def evaluate(source: str, names: Mapping[str, Value]) -> Any:
 
 
 def fill(source: str, names: Mapping[str, Value]) -> str:
-    """A text with every `{{ expression }}` replaced by its value.
+    """Replace every `{{ expression }}` in a text by its value.
 
     Raises:
         ValueError: it uses an unknown name, or cannot be computed; the message names the text and the reason.

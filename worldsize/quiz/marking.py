@@ -25,7 +25,7 @@ class Marked:
 
     @property
     def is_right(self) -> bool:
-        """True when nothing is missing."""
+        """True if nothing is missing."""
         return math.isclose(self.share, 1.0)
 
     @property
@@ -39,9 +39,9 @@ WAITING = Marked(math.nan)
 
 
 def mark(variant: Variant, response: Any) -> Marked:
-    """The mark of a response to a question; None, or an empty one, earns nothing.
+    """Mark a response to a question; None, or an empty one, earns nothing.
 
-    A response is the places of the chosen options, a number or its text, some words, the places of the shown items from
+    A response is the indices of the chosen options, a number or its text, words, the indices of the shown items from
     first to last, or a mapping from the names of gaps to such responses.
 
     - single: all or nothing. multiple: the share of right options that were chosen, less the same for each wrong
@@ -59,7 +59,7 @@ def mark(variant: Variant, response: Any) -> Marked:
 
 
 def mark_answer(answer: Answer, response: Any) -> Marked:
-    """The mark of one answer, without the feedback on the question as a whole."""
+    """Mark one answer, without the feedback on the question as a whole."""
     if _is_empty(response):
         return UNANSWERED
     match answer:
@@ -138,7 +138,7 @@ def _mark_gaps(answer: Gaps, response: Mapping[str, Any]) -> Marked:
 
 
 def number(response: Any, unit: str = "") -> float:
-    """The number that a student gave, or typed with or without its unit.
+    """Parse the number that a student gave, or typed with or without its unit.
 
     Raises:
         ValueError: it is not a finite number; as `parse_number`.
@@ -147,7 +147,7 @@ def number(response: Any, unit: str = "") -> float:
 
 
 def plain(text: str) -> str:
-    """Words as they are compared: lower case, single spaces, one kind of hyphen, no final full stop."""
+    """Normalize words to compare them: lower case, single spaces, one kind of hyphen, no final full stop."""
     text = re.sub(r"[\N{EN DASH}\N{NON-BREAKING HYPHEN}\N{HYPHEN}-]", "-", text.lower())
     return " ".join(text.split()).rstrip(".")
 

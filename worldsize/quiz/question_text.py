@@ -12,11 +12,11 @@ from worldsize.event import Event
 from worldsize.quiz.variant import Gaps, Options, Order, TimelinePicture, Variant
 from worldsize.timeline import Timeline
 
-QUESTIONS = "worldsize-questions"  # the class of what `as_html` gives
+QUESTIONS = "worldsize-questions"  # the CSS class of what `as_html` returns
 
 
 def as_html(title: str, variants: Sequence[Variant]) -> str:
-    """The questions as an HTML list, for a page on which nobody can answer."""
+    """Render the questions as an HTML list, for a page on which nobody can answer."""
     items = "".join(f"<li>{_question_html(variant)}</li>" for variant in variants)
     note = "Run this cell in JupyterLab to answer and to get an explanation of every choice."
     head = f"<p><b>Self-check: {escape(title)}</b></p>"
@@ -24,7 +24,7 @@ def as_html(title: str, variants: Sequence[Variant]) -> str:
 
 
 def as_text(title: str, variants: Sequence[Variant]) -> str:
-    """The questions as plain text."""
+    """Render the questions as plain text."""
     lines = [f"Self-check: {title}"]
     for number, variant in enumerate(variants, start=1):
         text = with_blanks(variant.text) if isinstance(variant.answer, Gaps) else variant.text
@@ -36,25 +36,25 @@ def as_text(title: str, variants: Sequence[Variant]) -> str:
 
 
 def with_blanks(text: str) -> str:
-    """The text with numbered blanks for its gaps."""
+    """Replace the gaps of a text by numbered blanks."""
     numbers = iter(range(1, 100))
     return re.sub(r"\[\[[a-z][a-z0-9_]*\]\]", lambda _: f"\\_\\_\\_({next(numbers)})\\_\\_\\_", text)
 
 
 def html(markdown: str) -> str:
-    """Markdown as HTML; LaTeX between dollar signs stays as it is."""
+    """Render Markdown as HTML; LaTeX between dollar signs stays as it is."""
     from nbconvert.filters.markdown_mistune import markdown2html_mistune  # takes a second to import
 
     return markdown2html_mistune(markdown)
 
 
 def inline(markdown: str) -> str:
-    """Markdown of one line as the text of a widget's label, without marks for emphasis and code."""
+    """Turn one line of Markdown into a widget's label, without marks for emphasis and code."""
     return re.sub(r"(\*\*|`)(.+?)\1", r"\2", markdown)
 
 
 def picture_html(picture: TimelinePicture | None) -> str:
-    """The picture as an image that needs no file beside it; empty if there is none."""
+    """Return the picture as a self-contained image; empty if there is none."""
     if picture is None:
         return ""
     data = base64.b64encode(png(picture)).decode()
@@ -63,7 +63,7 @@ def picture_html(picture: TimelinePicture | None) -> str:
 
 @lru_cache(maxsize=256)
 def png(picture: TimelinePicture) -> bytes:
-    """The picture as the bytes of a PNG file.
+    """Draw the picture as the bytes of a PNG file.
 
     Raises:
         ValueError: a line of its events is not `rank, stream, kind, name, start_s, end_s`.
@@ -76,7 +76,7 @@ def png(picture: TimelinePicture) -> bytes:
 
 
 def timeline(picture: TimelinePicture) -> Timeline:
-    """The events of a picture."""
+    """Parse the events of a picture."""
     return Timeline.of_events(_event(line) for line in picture.events.splitlines() if line.strip())
 
 

@@ -38,7 +38,7 @@ class Options:
 
     @property
     def right(self) -> set[int]:
-        """The places of the correct ones."""
+        """The indices of the correct options."""
         return {place for place, option in enumerate(self.options) if option.correct}
 
 
@@ -53,7 +53,7 @@ class WrongNumber:
 
 @dataclass(frozen=True)
 class Amount:
-    """A number to give, right when it is at most `tolerance` away."""
+    """A number to give, right if it is at most `tolerance` away."""
 
     value: float
     tolerance: float
@@ -159,7 +159,7 @@ class Variant:
 
 
 def draw(question: bank.Question, seed: int | str | bytes) -> Variant:
-    """The variant of a question for a seed: the same for the same seed, on every machine.
+    """Draw the variant of a question for a seed, the same on every machine.
 
     Raises:
         ValueError: a value cannot be computed, is not a number, or makes two choices alike; the message names the
@@ -177,7 +177,7 @@ def draw(question: bank.Question, seed: int | str | bytes) -> Variant:
 
 
 def _parameters(question: bank.Question, rng: random.Random) -> dict[str, Value]:
-    """The drawn parameters, and the values computed from them."""
+    """Draw the parameters, and compute the values that depend on them."""
     for _ in range(_TRIES):
         drawn: dict[str, Value] = {
             name: rng.choice(given.values if isinstance(given, bank.Steps) else given)
@@ -267,7 +267,7 @@ def _order(question: bank.Ordering, names: dict[str, Value], rng: random.Random)
     else:
         in_order = list(range(len(texts)))
     shown = list(range(len(texts)))
-    while shown == in_order:  # it must not start in the right order
+    while shown == in_order:  # the items must not be shown in the right order
         rng.shuffle(shown)
     return Order(tuple(texts[place] for place in shown), tuple(shown.index(place) for place in in_order))
 
