@@ -1,1 +1,1 @@
-"""What single lessons need and the library does not: week 13's manifests, Slurm and Prometheus, the report's check."""
+"""What single lessons need beyond the library: week 13's manifests, Slurm and Prometheus, the report's check."""

@@ -7,7 +7,7 @@ import socket
 
 
 def free_ports(number: int) -> list[int]:
-    """Different ports that nobody listens on at the moment; another program may take one before it is used."""
+    """Return different ports on which nothing listens now; another program may take one before it is used."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(number)]
         for one in sockets:

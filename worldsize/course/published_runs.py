@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_CSV = Path(__file__).parents[1] / "data" / "published_runs.csv"  # where it is from stands in the same folder
+_CSV = Path(__file__).parents[1] / "data" / "published_runs.csv"  # its source is named in the same folder
 
 
 @dataclass(frozen=True)
 class PublishedRun:
     """A published configuration and the seconds of its training step.
 
-    `is_step_derived` says that the source prints another figure, such as FLOPs a second, from which the seconds follow.
-    `recompute` is "none", "selective" or "full"; `num_chunks` are a rank's stages of an interleaved pipeline.
+    `is_step_derived` means that the source gives a different figure, such as FLOP/s, from which the seconds follow.
+    `recompute` is "none", "selective" or "full"; `num_chunks` counts a rank's virtual stages.
     """
 
     name: str
@@ -47,7 +47,7 @@ class PublishedRun:
 
 @cache
 def rows() -> tuple[PublishedRun, ...]:
-    """The course's published runs for lessons; neither those of a judge nor those of the engine's own bench."""
+    """Read the course's published runs for lessons, without those kept for judging and for the engine's own bench."""
     with _CSV.open(newline="", encoding="utf-8") as file:
         return tuple(_run(row) for row in csv.DictReader(file))
 

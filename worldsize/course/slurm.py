@@ -63,12 +63,12 @@ PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def missing() -> list[str]:
-    """The packages of Debian that are not installed and without which no Slurm can run here."""
+    """Return the missing Debian packages without which Slurm cannot run here."""
     return sorted({package for program, package in PROGRAMS.items() if not _path(program)})
 
 
 class SlurmCluster:
-    """Slurm with `num_nodes` nodes named n1, n2, ... of one core each, in a folder of its own.
+    """Slurm with `num_nodes` nodes named n1, n2, ... of one core each, in its own folder.
 
     Raises:
         RuntimeError: Slurm or munge is not installed, or did not start; the message has the end of its log.
@@ -94,15 +94,15 @@ class SlurmCluster:
         self.close()
 
     def submit(self, script: Path | str) -> int:
-        """The number of the job that `sbatch` makes of this script, in the script's own folder."""
+        """Submit a script with `sbatch`, in the script's own folder; return the number of the job."""
         path = Path(script).resolve()
         return int(self.run("sbatch", "--parsable", f"--chdir={path.parent}", str(path)).strip())
 
     def run(self, *command: str) -> str:
-        """What a command of Slurm prints.
+        """Run a Slurm command, and return what it prints.
 
         Raises:
-            RuntimeError: it failed; the message is its own.
+            RuntimeError: the command failed; the message is its own.
         """
         done = subprocess.run(command, env=self._env(), capture_output=True, text=True, timeout=60)
         if done.returncode:
@@ -110,7 +110,7 @@ class SlurmCluster:
         return done.stdout
 
     def queue(self, job_id: int) -> list[str]:
-        """The tasks of a job that are queued or running, a line each: number, state, nodes or a reason."""
+        """List the queued and running tasks of a job, a line each: number, state, nodes or a reason."""
         try:
             listed = self.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%i %T %R")
         except RuntimeError as error:
@@ -129,7 +129,7 @@ class SlurmCluster:
             raise TimeoutError(f"job {job_id} is not done after {within_s} s: {'; '.join(self.queue(job_id))}")
 
     def close(self) -> None:
-        """End all processes of this Slurm, those of its jobs first."""
+        """End all processes of this Slurm, its jobs' first."""
         if len(self._started) > 1:
             with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
                 self.run("scancel", f"--user={getpass.getuser()}")
@@ -220,12 +220,12 @@ _end_with_parent = partial(die_with_parent, signal_number=signal.SIGTERM)
 
 
 def _path(program: str) -> str:
-    """The path of a program, which for daemons need not be on a user's PATH; empty where it is not installed."""
+    """Find a program, which for daemons may not be on the user's PATH; empty if it is not installed."""
     return shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin") or ""
 
 
 def _until(condition: Callable[[], bool], within_s: float) -> bool:
-    """True as soon as the condition holds, False when it does not in time."""
+    """Wait for the condition; return whether it held in time."""
     deadline_s = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline_s:

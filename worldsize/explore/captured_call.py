@@ -1,4 +1,4 @@
-"""One call of the explored function: what it returned, what it printed or drew meanwhile, how it failed."""
+"""One call of the explored function: what it returned, printed or drew, or how it failed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CallResult:
 
 
 def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> CallResult:
-    """The outcome of a call; nothing that it prints, displays or draws with pyplot reaches the cell."""
+    """Call the function; nothing that it prints, displays or draws with pyplot reaches the cell."""
     value, error, place = None, "", ""
     already = _open_figures()
     with capture_output() as captured:
@@ -50,7 +50,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """The student's own line; empty if that line raises the error on purpose."""
+    """Return the student's own line; empty if that line raises the error on purpose."""
     lines = own_lines(traceback.extract_tb(error.__traceback__))
     if not lines or "raise " in lines[-1].text:
         return ""
@@ -63,7 +63,7 @@ def _open_figures() -> set[int]:
 
 
 def _close_figures(already: set[int]) -> Any:
-    """The last of the figures that pyplot opened meanwhile, or None; all of them are closed."""
+    """Close the figures that pyplot has opened since; return the last one, or None."""
     drawn = None
     for number in sorted(_open_figures() - already):
         drawn = sys.modules["matplotlib.pyplot"].figure(number)

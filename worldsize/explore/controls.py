@@ -31,17 +31,17 @@ class Control:
         return self.options[self.start][1]
 
     def text(self, value: Any) -> str:
-        """The text of a value."""
+        """Format a value."""
         return next((text for text, option in self.options if option is value), None) or _text(self.name, value)
 
     def describe(self) -> str:
-        """The values to choose from, in words."""
+        """Describe the values to choose from."""
         texts = [text for text, _ in self.options]
         return f"{texts[0]} to {texts[-1]}" if self.kind == "slider" else " or ".join(texts)
 
 
 def controls_of(function: Callable[..., Any], ranges: Mapping[str, Any]) -> tuple[list[Control], dict[str, Any]]:
-    """A control for each argument with a range, in the order of `ranges`, and the values of arguments that stay fixed.
+    """Make a control for each argument with a range, in the order of `ranges`; return the fixed arguments' values too.
 
     Raises:
         ValueError: a malformed range, an argument that the function does not have, or one without a value.
@@ -75,7 +75,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 
 def _control(name: str, given: Any, default: Any) -> Control | None:
-    """The control for the range that was given; None for a single value."""
+    """Make the control for a range; None for a single value."""
     if isinstance(given, bool):
         return Control(name, "box", [("no", False), ("yes", True)], int(given))
     if isinstance(given, tuple):
@@ -100,7 +100,7 @@ def _slider(name: str, positions: list[Any], default: Any) -> Control:
 
 
 def _positions(name: str, given: tuple[Any, ...]) -> list[Any]:
-    """The values of a slider, from low to high."""
+    """List the values of a slider, from low to high."""
     low, high, step = [*given, None][:3] if 2 <= len(given) <= 3 else [math.nan] * 3
     if not (_is_number(low) and _is_number(high) and low < high):
         raise ValueError(
@@ -115,7 +115,7 @@ def _positions(name: str, given: tuple[Any, ...]) -> list[Any]:
 
 
 def _count(name: str, steps: float) -> int:
-    """The number of positions of a slider with this many steps.
+    """Count the positions of a slider with this many steps.
 
     Raises:
         ValueError: there are too many.
@@ -151,7 +151,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _neat(value: Any) -> Any:
-    """The number without the rounding error of adding floats."""
+    """Remove the rounding error of adding floats."""
     return value if isinstance(value, int) else float(f"{value:.12g}")
 
 

@@ -1,4 +1,4 @@
-"""An explorer: live where a person can move a slider, and a picture with a sentence everywhere."""
+"""An explorer: live if a person can move a slider, otherwise a picture with a sentence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STYLE = f"""<style>
 
 
 def explore(function: Callable[..., Any], /, **ranges: Any) -> Explorer:
-    """The result of `function`, below a slider, list or check box for each of its arguments that has a range here.
+    """Show the result of `function` below a slider, list or check box for each argument that is given a range.
 
     A range is `(low, high)`, `(low, high, step)`, or `(low, high, "x2")`, which doubles at each step; a range without a
     step doubles too when its ends are 1000 times apart. A list, or a dict from texts to values, is a list to choose
@@ -59,7 +59,7 @@ class Explorer:
         return name if name.isidentifier() else "the function"
 
     def call(self, chosen: Mapping[str, Any]) -> CallResult:
-        """The outcome of calling the function with these values."""
+        """Call the function with these values."""
         return call(self.function, {**self.fixed, **chosen})
 
     def parts(self, outcome: CallResult) -> list[Part]:
@@ -74,7 +74,7 @@ class Explorer:
         return parts or [TextPart(f"<p>{escape(self.name)} gave nothing.</p>", f"{self.name} gave nothing.")]
 
     def stills(self) -> list[dict[str, str]]:
-        """The explorer at its first values, without sliders: what a notebook shows of each part, then a sentence.
+        """Show the explorer at its first values, without sliders: a MIME bundle for each part, then a sentence.
 
         Raises:
             RuntimeError: the function fails at its first values, which a reader cannot change here.
@@ -85,7 +85,7 @@ class Explorer:
         return self._stills_of(self.parts(outcome))
 
     def sentence(self) -> str:
-        """The function, its first values and their ranges, in words."""
+        """Describe the function, its first values and their ranges."""
         settings = [f"{one.name} = {one.text(one.value)} ({one.describe()})" for one in self.controls]
         return f"{self.name} with {', '.join(settings)}." if settings else f"{self.name}."
 
@@ -97,7 +97,7 @@ class Explorer:
         return bundles
 
     def framed(self, most: int) -> dict[str, str]:
-        """The explorer with at most about this many frames, for pages without a kernel: what a notebook shows of it.
+        """Show the explorer with at most about this many frames, as a MIME bundle for pages without a kernel.
 
         Raises:
             RuntimeError: the function fails at its first values.

@@ -26,7 +26,7 @@ class FigureImage:
     text: str
 
     def sharp(self, places: Places | None = None) -> str:
-        """A PNG image in base64 at more than a screen's resolution; `places` takes note of the figure's panels."""
+        """A PNG image in base64 at more than a screen's resolution; `places` records where the figure's panels are."""
         image = self._image(SHARP_DPI)
         if places is not None:
             places[self._kind] = [axes.get_position() for axes in self.figure.axes]
@@ -59,7 +59,7 @@ class FigureImage:
         return f'<img decoding="sync" style="{style}" alt="{escape(self.text)}" src="{source}">'
 
     def bundle(self) -> dict[str, str]:
-        """What a notebook shows of it."""
+        """The MIME bundle that a notebook shows."""
         image = self.sharp()
         return {"image/png": image, "text/html": self.html(image), "text/plain": self.text}
 

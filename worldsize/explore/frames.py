@@ -1,6 +1,6 @@
-"""An explorer without a kernel: a frame for each of its positions, or for some of them, and a script that turns them.
+"""An explorer without a kernel: a frame for each of its positions, or for some, and a script that switches frames.
 
-A page that is built to be read, such as the course's site, asks for frames by WORLDSIZE_FRAMES, the most that an
+A build of static pages, such as the course's site, asks for frames by setting WORLDSIZE_FRAMES to the most that an
 explorer may have.
 """
 
@@ -21,7 +21,7 @@ VARIABLE = "WORLDSIZE_FRAMES"
 
 
 def most_frames() -> int:
-    """The most frames that an explorer may have here; 0 where none are wanted."""
+    """Return the most frames that an explorer may have here; 0 if none are wanted."""
     text = os.environ.get(VARIABLE, "0")
     if not text.isdecimal():
         raise ValueError(f"{VARIABLE} is {text!r}, not a number of frames such as 40.")
@@ -29,9 +29,9 @@ def most_frames() -> int:
 
 
 def positions(controls: Sequence[Control], most: int) -> list[list[int]]:
-    """The positions of each control that have frames: all, or, where that is too many together, fewer of the largest.
+    """Choose the positions of each control that get frames: all, or if too many, fewer of the largest control.
 
-    The ends of a slider and where it starts always have one; a list and a check box keep all theirs.
+    The ends and the start of a slider always have one; a list and a check box keep all their positions.
     """
     kept = [list(range(len(one.options))) for one in controls]
     while prod(map(len, kept)) > most:
@@ -44,7 +44,7 @@ def positions(controls: Sequence[Control], most: int) -> list[list[int]]:
 
 
 def html(controls: Sequence[Control], most: int, frame: Callable[[Mapping[str, Any]], str], words: str) -> str:
-    """The explorer as HTML: its controls, and what `frame` gives for their values."""
+    """Render the explorer as HTML: its controls, and what `frame` returns for their values."""
     kept = positions(controls, most)
     fields = "".join(map(_field, controls, kept))
     frames = []
@@ -61,12 +61,12 @@ def html(controls: Sequence[Control], most: int, frame: Callable[[Mapping[str, A
 
 
 def _thinned(control: Control, num: int) -> list[int]:
-    """About `num` positions, evenly spread, with both ends and the start."""
+    """Choose about `num` evenly spread positions, with both ends and the start."""
     last = len(control.options) - 1
     spread = {round(place * last / (num - 1)) for place in range(num)}
     others = sorted(spread - {0, last, control.start}, key=lambda place: abs(place - control.start))
     while len(others) > max(0, num - len({0, last, control.start})):
-        others.pop(0)  # the one next to the start shows least
+        others.pop(0)  # the position next to the start shows least
     return sorted({0, last, control.start, *others})
 
 

@@ -1,4 +1,4 @@
-"""Detection of a person at the front end."""
+"""Whether a person can answer prompts."""
 
 from __future__ import annotations
 

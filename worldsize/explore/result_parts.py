@@ -26,7 +26,7 @@ class TextPart:
     text: str
 
     def bundle(self) -> dict[str, str]:
-        """What a notebook shows of it."""
+        """The MIME bundle that a notebook shows."""
         return {"text/html": self.html, "text/plain": self.text}
 
 
@@ -34,7 +34,7 @@ Part = TextPart | FigureImage
 
 
 def parts_of(value: Any, name: str) -> list[Part]:
-    """The visible parts of a value; a number has the unit that `name` ends in."""
+    """Split a value into visible parts; a number has the unit that `name` ends in."""
     if value is None:
         return []
     if isinstance(value, Timeline):
@@ -57,7 +57,7 @@ def parts_of(value: Any, name: str) -> list[Part]:
 
 
 def part_of_bundle(bundle: Mapping[str, Any]) -> TextPart:
-    """What was displayed, as HTML if there is any, otherwise as text."""
+    """Turn displayed output into a part: as HTML if there is any, otherwise as text."""
     text = str(bundle.get("text/plain", ""))
     if "text/html" not in bundle and "image/png" in bundle:
         image = f'<img alt="{escape(text)}" src="data:image/png;base64,{bundle["image/png"]}">'
@@ -112,7 +112,7 @@ def _html(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -
 
 
 def _unit_name(key: str, name: str) -> str:
-    """The name whose ending gives the unit: the entry's own, otherwise the function's."""
+    """Return the name whose ending gives the unit: the entry's, otherwise the function's."""
     return key if "_" in key or name == key else name
 
 

@@ -1,4 +1,4 @@
-"""The live side of an explorer: widgets, and a result that is redrawn whenever one of them changes."""
+"""The live side of an explorer: widgets, and a result that is redrawn whenever a widget changes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Panel:
             self._sharpen_when_idle()
 
     def _spoken(self) -> str:
-        """The text for a screen reader after a move: it sees a slider's position, but not the value beside it."""
+        """Return the text for a screen reader after a move: it reads a slider's position, not the value next to it."""
         set_to = [f"{one.name} = {one.text(self.controls[one.name].value)}" for one in self._explored.controls]
         return f"{', '.join(set_to)}: {' '.join(part.text.rstrip('.') + '.' for part in self.parts)}"
 

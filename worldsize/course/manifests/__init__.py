@@ -1,4 +1,4 @@
-"""One description of a training job, and what each scheduler must be given to run it."""
+"""One description of a training job, rendered for each scheduler that can run it."""
 
 from worldsize.course.manifests.check import check, explain
 from worldsize.course.manifests.job import Job, Storage

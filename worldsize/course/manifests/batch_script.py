@@ -30,7 +30,7 @@ exit "$code"
 
 
 def batch_script(job: Job) -> str:
-    """The text for sbatch: `max_restarts` + 1 runs of the job in a chain, each of which Slurm may also requeue."""
+    """Write the script for sbatch: a chain of `max_restarts` + 1 runs, each of which Slurm may also requeue."""
     options = {
         "job-name": job.name,
         "array": f"0-{job.max_restarts}%1",

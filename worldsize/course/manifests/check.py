@@ -1,4 +1,4 @@
-"""Whether a cluster would take a manifest, found offline; and what each of its fields does."""
+"""Offline checks of whether a cluster would accept a manifest, and explanations of its fields."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _DIRECTIVE = re.compile(r"#SBATCH\s+--([\w-]+)(?:[=\s]\s*(.*?))?\s*(?:\s#.*)?$")
 
 
 def check(text: str, crds: Path | str | None = None) -> list[ManifestMistake]:
-    """The mistakes in the documents of a YAML text, or in the options of a batch script for Slurm; none is [].
+    """Find the mistakes in the documents of a YAML text, or in the options of a batch script for Slurm.
 
     A document is compared with our schema of its kind, which has the fields that the course teaches and refuses others.
-    `crds` is a folder of full CustomResourceDefinitions; kinds that it defines are compared with those. Neither is all
-    that a cluster checks: rules between fields and the controllers' own tests run only there.
+    `crds` is a folder of full CustomResourceDefinitions; kinds that it defines are compared with those. A cluster
+    checks more than either: rules between fields and the controllers' own tests run only there.
 
     Raises:
         ValueError: `crds` holds no definitions.
@@ -41,10 +41,10 @@ def check(text: str, crds: Path | str | None = None) -> list[ManifestMistake]:
 
 
 def explain(text: str) -> list[dict[str, str]]:
-    """What each field of a manifest or batch script does: rows of its kind, field, value and meaning.
+    """Explain each field of a manifest or batch script, in rows of kind, field, value and meaning.
 
     Fields without a meaning of their own, such as the parts of a path, are left out; so are fields that our schemas do
-    not have. Of equal parts, such as two groups of pods, the first is explained.
+    not have. Of several parts of the same form, such as groups of pods, only the first is explained.
     """
     parts = [(SCRIPT[1], SCRIPT, _options(text))] if text.startswith("#!") else list(_explained(text))
     rows: dict[tuple[str, str, str], dict[str, str]] = {}
@@ -95,13 +95,13 @@ def _check_script(text: str) -> list[ManifestMistake]:
 
 
 def _options(text: str) -> dict[str, str]:
-    """The options of a batch script by name; one without a value is ''."""
+    """Read the options of a batch script by name; '' for an option without a value."""
     matches = (_DIRECTIVE.match(line) for line in text.splitlines())
     return {match[1]: match[2] or "" for match in matches if match}
 
 
 def _fields(value: Any, field: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any, str]]:
-    """Each field of a value that its schema describes, with its path and what it does, from the outside in."""
+    """Yield each field of a value that its schema describes, with its path and meaning, from the outside in."""
     if path and field.get("description"):
         yield path, value, field["description"]
     if isinstance(value, dict):
@@ -115,7 +115,7 @@ def _fields(value: Any, field: Any, path: tuple[Any, ...]) -> Iterator[tuple[tup
 
 
 def _short(value: Any) -> str:
-    """A value for a table: what holds others stays empty, a list of words is one line."""
+    """Format a value for a table: empty for a container, one line for a list of words."""
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         return " ".join(value)
     return "" if isinstance(value, dict | list) else str(value).lower() if isinstance(value, bool) else str(value)

@@ -16,7 +16,7 @@ _LABEL = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9._-]*")
 class Storage:
     """Shared storage for checkpoints: how large, where ranks see it, and what provides it.
 
-    `provisioner` is the driver by which the cluster makes volumes, and `parameters` are what this driver asks for.
+    `provisioner` is the driver with which the cluster makes volumes, and `parameters` are that driver's.
     """
 
     size_bytes: float = TB
@@ -39,7 +39,7 @@ _NAME_RULE = "it must be at most 40 lower-case letters, digits and hyphens, and 
 
 @dataclass(frozen=True)
 class Job:
-    """A program of `torchrun` on several nodes, as every scheduler must hear of it.
+    """A `torchrun` program on several nodes, with everything that a scheduler must know.
 
     `command` is what torchrun starts on each GPU: a script and its arguments. Without GPUs each node runs one process.
     After a failure the whole job starts again from its last checkpoint, at most `max_restarts` times. `topology` is the
@@ -80,5 +80,5 @@ class Job:
 
     @property
     def processes_per_node(self) -> int:
-        """One process for each GPU, one in all without GPUs."""
+        """One process per GPU; a single one without GPUs."""
         return max(self.gpus_per_node, 1)

@@ -12,7 +12,7 @@ _GROUP = "node"
 
 
 def jobset(job: Job) -> list[dict]:
-    """A JobSet of one Job, whose pods find the first of them by its name in the set's own subdomain."""
+    """Make a JobSet of one Job, whose pods find their first pod by its name in the set's own subdomain."""
     first = f"{job.name}-{_GROUP}-0-0.{job.name}"
     where = ("--node-rank=$(JOB_COMPLETION_INDEX)", f"--master-addr={first}", f"--master-port={PORT}")
     spec = {"network": {"enableDNSHostnames": True, "subdomain": job.name}, **jobset_spec(job, torchrun(job, *where))}
@@ -20,7 +20,7 @@ def jobset(job: Job) -> list[dict]:
 
 
 def jobset_spec(job: Job, command: Sequence[str], labels: dict[str, str] | None = None) -> dict[str, Any]:
-    """The set's policy after failures and its one group, a pod for each node; a runtime of Kubeflow holds the same."""
+    """Make the set's failure policy and its single group, a pod for each node; a Kubeflow runtime holds the same."""
     pods = {
         "parallelism": job.num_nodes,
         "completions": job.num_nodes,

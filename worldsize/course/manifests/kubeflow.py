@@ -8,7 +8,7 @@ from worldsize.course.manifests.pods import document, near_each_other, queue_lab
 
 
 def pytorchjob(job: Job) -> list[dict]:
-    """A PyTorchJob with one master and the other nodes as workers; the operator sets torchrun's variables."""
+    """Make a PyTorchJob with one master and the other nodes as workers; the operator sets torchrun's variables."""
     near = near_each_other(job, {"training.kubeflow.org/job-name": job.name})
     pod = template(job, "pytorch", ["torchrun", *job.command], **near)
     replicas = {"Master": 1, "Worker": job.num_nodes - 1}
@@ -30,7 +30,7 @@ def pytorchjob(job: Job) -> list[dict]:
 
 
 def trainjob(job: Job) -> list[dict]:
-    """A TrainingRuntime, which the platform's engineers keep, and a TrainJob, which is all that a researcher writes."""
+    """Make a TrainingRuntime, kept by platform engineers, and a TrainJob, which is all that a researcher writes."""
     api, runtime = "trainer.kubeflow.org/v1alpha1", f"{job.name}-runtime"
     ancestor = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     trainer = {

@@ -1,4 +1,4 @@
-"""What a schema finds wrong in a document, as sentences: what is wrong, and what would be right."""
+"""A document's violations of a schema, as sentences: what is wrong, and what would be right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_LISTED = 12
 
 @dataclass(frozen=True)
 class ManifestMistake:
-    """One mistake: the kind and the name of the document, the field in it, and what is wrong and what right there."""
+    """One mistake: the kind and the name of the document, the field, and what is wrong and would be right there."""
 
     kind: str
     name: str
@@ -36,7 +36,7 @@ class ManifestMistake:
 
 
 def against(schema: Schema, value: Any) -> list[tuple[str, str]]:
-    """Each place where a value does not fit a schema, with a sentence, in the order of the places.
+    """Find each path at which a value violates a schema, with a sentence, in the order of the paths.
 
     Raises:
         RuntimeError: jsonschema is not installed.
@@ -53,12 +53,12 @@ def against(schema: Schema, value: Any) -> list[tuple[str, str]]:
 
 
 def path_text(parts: Any) -> str:
-    """Keys and positions as one path, such as spec.tasks[0].name."""
+    """Format keys and positions as one path, such as spec.tasks[0].name."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
 
 
 def _sentences(error: Any, whole: Schema) -> Iterator[str]:
-    """What is wrong, one sentence for each field; the error is a ValidationError of jsonschema."""
+    """Yield a sentence for each field at fault; the error is a ValidationError of jsonschema."""
     rule, wanted = error.validator, error.validator_value
     if rule == "additionalProperties":
         for name in _unknown(error):
@@ -90,7 +90,7 @@ def _wanted(rule: str, wanted: Any, error: Any) -> str:
 
 
 def _unknown(error: Any) -> list[str]:
-    """The fields of a document that its schema does not list."""
+    """Return the fields of a document that its schema does not list."""
     from re import search
 
     patterns = error.schema.get("patternProperties", {})
@@ -100,7 +100,7 @@ def _unknown(error: Any) -> list[str]:
 
 
 def _instead(name: str, schema: Schema, whole: Schema) -> str:
-    """What to write instead of an unknown field."""
+    """Say what to write instead of an unknown field."""
     if name in schema.get("x-removed", {}):
         return schema["x-removed"][name]
     known = [*schema.get("properties", {})]
@@ -113,7 +113,7 @@ def _instead(name: str, schema: Schema, whole: Schema) -> str:
 
 
 def _paths(name: str, schema: Any) -> Iterator[tuple[str, ...]]:
-    """The places of a schema, outside metadata, that list a field of this name."""
+    """Yield the paths of a schema, outside metadata, that list a field of this name."""
     if not isinstance(schema, dict):
         return
     properties = schema.get("properties", {})
@@ -132,13 +132,13 @@ def _closest(value: Any, among: list[Any]) -> str:
 
 
 def _meaning(schema: Any) -> str:
-    """The field's description, to follow its name."""
+    """Return the field's description, to follow its name."""
     text = schema.get("description", "") if isinstance(schema, dict) else ""
     return f": {text[0].lower()}{text[1:].rstrip('.')}" if text else ""
 
 
 def _shown(value: Any) -> str:
-    """A value, short, with its type where that is not plain."""
+    """Format a value briefly, with its type if that is not obvious."""
     if isinstance(value, dict | list):
         return _TYPES["object" if isinstance(value, dict) else "array"]
     return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)[:60]

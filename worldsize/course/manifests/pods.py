@@ -1,4 +1,4 @@
-"""What all kinds for Kubernetes share: metadata, and the pod that runs one node's part of a job."""
+"""Parts that all Kubernetes kinds share: metadata, and the pod that runs one node's part of a job."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ GPU = "nvidia.com/gpu"
 
 
 def document(api_version: str, kind: str, name: str, labels: dict[str, str] | None = None, **rest: Any) -> dict:
-    """A document of this kind, with its metadata first."""
+    """Make a document of this kind, with its metadata first."""
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata(name, labels), **rest}
 
 
 def metadata(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
-    """The name and, where there are any, the labels."""
+    """Make the metadata: the name and, if there are any, the labels."""
     return {"name": name, **({"labels": labels} if labels else {})}
 
 
 def queue_label(job: Job) -> dict[str, str]:
-    """The label by which Kueue holds a job back until its queue has room for all of it."""
+    """Make the label with which Kueue holds back a job until its queue has room for all of it."""
     return {"kueue.x-k8s.io/queue-name": job.queue}
 
 
 def claim_name(job: Job) -> str:
-    """The name of the claim on the checkpoints' volume, which every pod of the job mounts."""
+    """Return the name of the claim on the checkpoint volume, which every pod of the job mounts."""
     return f"{job.name}-{_CLAIM}"
 
 
 def torchrun(job: Job, *where: str) -> list[str]:
-    """The command line that starts a node's ranks; `where` are the flags that say how the nodes find each other."""
+    """Make the command line that starts a node's ranks; `where` are the flags with which the nodes find each other."""
     sizes = [f"--nnodes={job.num_nodes}", f"--nproc-per-node={job.processes_per_node}"]
     return ["torchrun", *sizes, *where, *job.command]
 
 
 def template(job: Job, container: str, command: Sequence[str], **spec: Any) -> dict[str, Any]:
-    """The pod of one node, whose only container has this name and runs this command."""
+    """Make the pod of one node, whose only container has this name and runs this command."""
     pod = {"spec": {**spec, "containers": [_container(job, container, command)], "volumes": _volumes(job)}}
     if job.topology:
         pod = {"metadata": {"annotations": {"kueue.x-k8s.io/podset-required-topology": job.topology}}, **pod}
@@ -48,12 +48,12 @@ def template(job: Job, container: str, command: Sequence[str], **spec: Any) -> d
 
 
 def resources(job: Job) -> dict[str, Any]:
-    """The GPUs of a node; Kubernetes takes the limit as the request too, because GPUs cannot be shared out."""
+    """Request the GPUs of a node; Kubernetes takes the limit as the request too, as GPUs cannot be overcommitted."""
     return {"limits": {GPU: job.gpus_per_node}} if job.gpus_per_node else {"requests": {"cpu": 1}}
 
 
 def near_each_other(job: Job, labels: dict[str, str]) -> dict[str, Any]:
-    """The rule that pods with these labels share one value of the topology's label, for plain Kubernetes schedulers."""
+    """Make the rule for plain Kubernetes that pods with these labels share one value of the topology label."""
     if not job.topology:
         return {}
     rule = {"topologyKey": job.topology, "labelSelector": {"matchLabels": labels}}

@@ -1,4 +1,4 @@
-"""Queues: Kueue's quota, which holds any kind of job back, and Volcano's queue with a job of its own."""
+"""Queues: Kueue's quota, which holds back any kind of job, and Volcano's queue with its own kind of job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 
 def kueue(job: Job) -> list[dict]:
-    """What a job's label `kueue.x-k8s.io/queue-name` leads to: a LocalQueue, its ClusterQueue, and the quota's nodes.
+    """Make what the job's label `kueue.x-k8s.io/queue-name` names: a LocalQueue, its ClusterQueue, the quota's nodes.
 
     The quota is what this job needs, with Ray's head if it has one: a job that asks for a resource without a quota is
     never admitted. Where the job asks for a topology, Kueue is given the levels of the network.
@@ -43,7 +43,7 @@ def kueue(job: Job) -> list[dict]:
 
 
 def volcano(job: Job) -> list[dict]:
-    """A Queue, and a Job of Volcano: no pod starts before there is room for all, and one failure restarts all."""
+    """Make a Queue and a Volcano Job: no pod starts before there is room for all, and one failure restarts all."""
     addresses = ("--node-rank=$(RANK)", "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)")
     pod = template(job, "pytorch", torchrun(job, *addresses), restartPolicy="Never")
     pod.pop("metadata", None)  # the topology is asked of Volcano below, not of Kueue

@@ -1,4 +1,4 @@
-"""KubeRay: a RayCluster that stays, and a RayJob that makes one for itself."""
+"""KubeRay: a RayCluster that stays, and a RayJob that makes its own cluster."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ HEAD_NEEDS = {"cpu": 2, "memory": "8G"}
 
 
 def raycluster(job: Job) -> list[dict]:
-    """A RayCluster: a head that trains nothing, and a worker for each node."""
+    """Make a RayCluster: a head that trains nothing, and a worker for each node."""
     return [document(_API, "RayCluster", job.name, queue_label(job), spec=_cluster(job))]
 
 
 def rayjob(job: Job) -> list[dict]:
-    """A RayJob: its own cluster, and a program of Ray Train that is run there and tried again on a fresh cluster."""
+    """Make a RayJob: its own cluster, and a Ray Train program that runs there and is retried on a fresh cluster."""
     spec = {
         "entrypoint": shlex.join(["python", *job.command]),
         "backoffLimit": job.max_restarts,

@@ -1,4 +1,4 @@
-"""Names in manifests that must lead somewhere: to another document of the same text, or to a volume of the same pod."""
+"""Names in manifests that must resolve: to another document of the same text, or to a volume of the same pod."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAMED = [
 
 
 def lost(documents: Sequence[dict[str, Any]]) -> Iterator[tuple[int, str, str]]:
-    """Each name that leads nowhere: the number of its document, its field, and a sentence.
+    """Yield each name that does not resolve: the number of its document, its field, and a sentence.
 
-    A document that is missing altogether may be in the cluster already, so a name is lost only where the text has
-    others of the kind that it means.
+    A document that is missing may be in the cluster already, so a name is reported only if the text has other documents
+    of the kind that it refers to.
     """
     for number, document in enumerate(documents):
         for kind, path, target in _NAMED:
@@ -33,13 +33,13 @@ def lost(documents: Sequence[dict[str, Any]]) -> Iterator[tuple[int, str, str]]:
 
 
 def name_of(document: dict[str, Any]) -> str:
-    """The name in a document's metadata, empty where there is none."""
+    """Return the name in a document's metadata; empty if there is none."""
     metadata = document.get("metadata")
     return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
 
 
 def _values(value: Any, path: Sequence[str]) -> Iterator[Any]:
-    """What stands at a path; each item of a list has one of its own."""
+    """Yield the values at a path, one for each item of a list."""
     if isinstance(value, list):
         for one in value:
             yield from _values(one, path)
@@ -50,7 +50,7 @@ def _values(value: Any, path: Sequence[str]) -> Iterator[Any]:
 
 
 def _pods(value: Any) -> Iterator[dict[str, Any]]:
-    """The specifications of pods anywhere in a document."""
+    """Yield the pod specifications anywhere in a document."""
     if isinstance(value, dict):
         if isinstance(value.get("containers"), list):
             yield value

@@ -26,6 +26,6 @@ _KUBERNETES: dict[str, Callable[[Job], list[dict]]] = {
 
 
 def manifests(job: Job) -> dict[str, str]:
-    """The same job for every scheduler: the text of each file by its name."""
+    """Render the same job for every scheduler; return the text of each file by its name."""
     files = {f"{name}.yaml": yaml_text.dump(make(job)) for name, make in _KUBERNETES.items()}
     return {**files, "slurm.sbatch": batch_script(job)}

@@ -1,7 +1,7 @@
 """JSON schemas of the kinds of manifests: ours, of the fields that the course teaches, or full ones that a user saved.
 
-Ours are in the folder schemas/. Beside JSON Schema's own words they use `x-removed`, fields that older versions had,
-each with what to write now, and `x-pattern-means`, a pattern in words. Where properties are listed, no others are
+Ours are in the folder schemas/. In addition to JSON Schema's keywords they use `x-removed`, fields that older versions
+had, each with what to write now, and `x-pattern-means`, a pattern in words. Where properties are listed, no others are
 accepted.
 """
 
@@ -22,7 +22,7 @@ _FOLDER = Path(__file__).with_name("schemas")
 
 @cache
 def ours() -> Schemas:
-    """The schemas of this package."""
+    """Read the schemas of this package."""
     found: dict[tuple[str, str], Schema] = {SCRIPT: _closed(_resolved(_file("slurm.yaml")["script"]))}
     for path in sorted(_FOLDER.glob("*.yaml")):
         for kind, schema in _file(path.name).items():
@@ -32,7 +32,7 @@ def ours() -> Schemas:
 
 
 def saved(folder: Path | str) -> Schemas:
-    """The schemas of the CustomResourceDefinitions in a folder, as `kubectl get crd -o yaml` or a release gives them.
+    """Read the schemas of CustomResourceDefinitions in a folder, as from `kubectl get crd -o yaml` or a release.
 
     Raises:
         ValueError: there is no such definition in the folder, or a file is not YAML.
@@ -73,7 +73,7 @@ def _file(name: str) -> dict[str, Any]:
 
 
 def _resolved(schema: Any) -> Any:
-    """The schema with every `$ref`, a file and a part of it, replaced by that part; what stands beside it wins."""
+    """Replace every `$ref` to a part of a file by that part; keys next to the `$ref` win."""
     if isinstance(schema, list):
         return [_resolved(one) for one in schema]
     if not isinstance(schema, dict):
@@ -86,7 +86,7 @@ def _resolved(schema: Any) -> Any:
 
 
 def _whole(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a document: its fields, and those that all documents have."""
+    """Make the schema of a document: its fields, and those that all documents have."""
     every = {
         "apiVersion": {
             "const": schema["apiVersion"],
@@ -100,13 +100,13 @@ def _whole(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_metadata(schema: Schema) -> dict[str, Any]:
-    """A CRD's schema with our own for the metadata, of which a CRD says only that it is an object."""
+    """Put our schema of metadata into a CRD's, which says only that it is an object."""
     metadata = _resolved({"$ref": "pods.yaml#metadata"})
     return {**schema, "properties": {**schema.get("properties", {}), "metadata": metadata}}
 
 
 def _closed(schema: Any) -> Any:
-    """The schema with what is left open closed: listed properties are all; Kubernetes' own words in JSON Schema's."""
+    """Close a schema: accept only listed properties, and translate Kubernetes' keywords into JSON Schema's."""
     if not isinstance(schema, dict):
         return schema
     closed = {

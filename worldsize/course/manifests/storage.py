@@ -10,7 +10,7 @@ from worldsize.units import GB
 
 
 def storage(job: Job) -> list[dict]:
-    """A StorageClass whose volumes outlive their claims, and a PersistentVolumeClaim that all nodes may write to."""
+    """Make a StorageClass whose volumes outlive claims, and a PersistentVolumeClaim that all nodes may write to."""
     wanted = job.storage
     return [
         document(

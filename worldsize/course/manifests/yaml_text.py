@@ -9,15 +9,15 @@ import yaml
 
 
 def dump(documents: Iterable[dict[str, Any]]) -> str:
-    """The documents as a text, in the order in which their fields were made."""
+    """Write the documents as one text, with fields in insertion order."""
     return yaml.dump_all(list(documents), Dumper=_Dumper, sort_keys=False, explicit_start=False, width=100)
 
 
 def load(text: str) -> list[Any]:
-    """The documents of a text, empty ones left out.
+    """Load the documents of a text, except empty ones.
 
     Raises:
-        ValueError: it is not YAML, or names a key twice in one place, of which others silently take the last.
+        ValueError: it is not YAML, or a mapping has a key twice, of which other loaders silently take the last.
     """
     try:
         return [found for found in yaml.load_all(text, Loader=_Loader) if found is not None]

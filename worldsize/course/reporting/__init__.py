@@ -1,4 +1,4 @@
-"""A report's numbers: whether each was computed in the same notebook, or stands beside its source."""
+"""A report's numbers: whether each was computed in the same notebook, or is cited."""
 
 from worldsize.course.reporting.notebook_check import Checked, Finding, check, read
 

@@ -11,7 +11,7 @@ from worldsize.course.reporting.notebook_check import check, read
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The exit code: 0 where every number is computed or cited."""
+    """Run a command; return 0 if every number is computed or cited."""
     parser = argparse.ArgumentParser("python -m worldsize.course.reporting", description="Check a report's numbers.")
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("check", help="Find numbers that are neither computed nor cited. Nothing is run.")

@@ -1,4 +1,4 @@
-"""Numbers in prose and in outputs: what they are worth, how exactly they are written, and which are only names."""
+"""Numbers in prose and in outputs: their values, how exactly they are written, and which are only names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _LARGE = {"": 1.0} | _PREFIXES
 _WORDS = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12, "quadrillion": 1e15}
 _TIMES = {"min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
-# a unit as it is written: what it measures, and its size in the measure's own unit
+# a written unit -> what it measures, and its size in the base unit
 UNITS: dict[str, tuple[str, float]] = {
     "%": ("part", 0.01),
     "percent": ("part", 0.01),
@@ -61,9 +61,9 @@ class WrittenNumber:
         return self.text.isdigit()
 
     def is_from(self, other: WrittenNumber, is_rounded: bool = False) -> bool:
-        """True where this may be the other number, rounded to the digits that are shown here.
+        """True if this may be the other number, rounded to the digits shown here.
 
-        `is_rounded`: the sentence says "about", so that zeros at the end are no digits.
+        `is_rounded`: the sentence says "about", so zeros at the end are not significant.
         """
         if self.measure and other.measure and self.measure != other.measure:
             return False
@@ -73,7 +73,7 @@ class WrittenNumber:
             wider = 10 ** (len(digits) - len(digits.rstrip("0")))
             half, half_value = half * wider, half_value * wider
         pairs = [(self.value, half_value, other.value, other.half_value)]
-        if not (self.measure and other.measure):  # a bare output says nothing of its unit
+        if not (self.measure and other.measure):  # a bare output does not name its unit
             pairs += [(self.bare, half, other.bare, other.half), (self.bare, half, other.value, other.half_value)]
             pairs += [(self.value, half_value, other.bare, other.half)]
         return any(
@@ -83,13 +83,13 @@ class WrittenNumber:
         )
 
     def distance(self, other: WrittenNumber) -> float:
-        """How far apart two numbers are, relative to the larger, by whichever reading is nearer."""
+        """Return how far apart two numbers are, relative to the larger, with or without units, whichever is nearer."""
         found = [(self.bare, other.bare), (self.value, other.value)]
         return min(abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in found)
 
 
 def amounts(text: str) -> Iterator[WrittenNumber]:
-    """Every number of a text, in its order."""
+    """Yield every number of a text, in order."""
     for match in _AMOUNT.finditer(text):
         digits = re.sub(r"[,\s\u2009\u202f]", "", match["digits"])
         power = 10.0 ** int((match["power"] or match["ten"] or "0").replace("−", "-"))
@@ -148,7 +148,7 @@ _ORDINALS = re.compile(r"\b\d+(?:st|nd|rd|th)\b")
 
 
 def blanked(text: str) -> str:
-    """The text with names, places in documents, years, dates and ordinals replaced by spaces."""
+    """Replace names, references into documents, years, dates and ordinals by spaces."""
     for harmless in (_DATES, _NAMES, _YEARS, _ORDINALS):
         text = harmless.sub(lambda match: " " * len(match[0]), text)
     return text

@@ -1,7 +1,7 @@
-"""Whether each number in a report's text was computed in its notebook, or stands beside its source.
+"""Whether each number in a report's text was computed in its notebook, or is cited.
 
-An output is what a notebook says of itself, and a printed literal looks like a computed one: this finds slips and
-numbers out of nowhere, and is an aid to somebody who reads the report. It runs nothing.
+An output is only a notebook's claim, and a printed literal looks like a computed number: this finds slips and
+unsupported numbers, as an aid to somebody who reads the report. It runs nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from worldsize.course.reporting.amounts import WrittenNumber, amounts, blanked
 
-LEAST_COUNT = 3  # smaller whole numbers without a unit are counts that any sentence may have
+LEAST_COUNT = 3  # any sentence may have smaller whole numbers without a unit
 _MOST_OUTPUT = 1_000_000  # characters of one output that are read
 _LONGEST_TEXT = 20_000  # characters of a text cell
 _RUBRIC = re.compile(r"^\*\*Rubric\*\*", re.MULTILINE)
@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found in a report: how many numbers its text has, and those that come from nowhere."""
+    """The result of checking a report: how many numbers its text has, and which are unsupported."""
 
     num_numbers: int
     num_computed: int
@@ -69,7 +69,7 @@ class Checked:
 
     @property
     def is_clean(self) -> bool:
-        """True where every number is computed or cited, in a notebook that was run."""
+        """True if the notebook was run, and every number is computed or cited."""
         return self.has_outputs and not self.findings
 
     def __str__(self) -> str:
@@ -80,10 +80,10 @@ class Checked:
 
 
 def read(path: Path) -> Mapping[str, Any]:
-    """A notebook as data.
+    """Read a notebook as data.
 
     Raises:
-        ValueError: there is none, or it is not JSON; names the file and the reason.
+        ValueError: the file is missing or not JSON; the message names it and the reason.
     """
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -95,7 +95,7 @@ def read(path: Path) -> Mapping[str, Any]:
 
 
 def check(notebook: Mapping[str, Any]) -> Checked:
-    """Look up every number of a notebook's text, as read by `json.load`, in its outputs and beside its citations.
+    """Look up every number of a notebook's text, as read by `json.load`, in its outputs and citations.
 
     Raises:
         ValueError: this is not a notebook, or a text cell of it is too long to be read.
@@ -129,7 +129,7 @@ def check(notebook: Mapping[str, Any]) -> Checked:
 
 
 class _Outputs:
-    """The numbers of all outputs, sorted by their values, with the cells that they stand in."""
+    """The numbers of all outputs, sorted by value, with their cells."""
 
     def __init__(self, cells: Sequence[Mapping[str, Any]]) -> None:
         found = [
@@ -149,7 +149,7 @@ class _Outputs:
         return bool(self._keys)
 
     def has(self, claim: WrittenNumber, is_rounded: bool) -> bool:
-        """True where an output has this number, to the digits that the claim shows."""
+        """Whether an output has this number, to the digits that the claim shows."""
         return any(
             claim.is_from(amount, is_rounded)
             for at, half in ((claim.bare, claim.half), (claim.value, claim.half_value))
@@ -161,7 +161,7 @@ class _Outputs:
         return self._sorted[bisect_left(self._keys, at - wide) : bisect_right(self._keys, at + wide)]
 
     def nearest(self, claim: WrittenNumber) -> tuple[str, int]:
-        """The number of an output that is nearest, by its ratio, and its cell."""
+        """Return the output's number with the nearest ratio to the claim, and its cell."""
         places = {bisect_left(self._keys, at) + by for at in (claim.bare, claim.value) for by in (-2, -1, 0, 1)}
         near = [self._sorted[place] for place in places if 0 <= place < len(self._sorted)]
         if not near:
@@ -179,7 +179,7 @@ def _joined(text: Any) -> str:
 
 
 def _output_texts(cell: Mapping[str, Any]) -> Iterator[str]:
-    """What the outputs of a cell say, without errors: those of streams, and tables in any form."""
+    """Yield the texts of a cell's outputs, without errors: streams, and tables in any form."""
     for output in cell.get("outputs") or ():
         if output.get("output_type") == "stream":
             yield _joined(output.get("text", ""))[:_MOST_OUTPUT]
@@ -191,7 +191,7 @@ def _output_texts(cell: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """The sentences, table rows, list items and footnotes of a cell, without code; a rubric is not the report's."""
+    """Yield the sentences, table rows, list items and footnotes of a cell, without code or rubrics."""
     text = _CODE.sub(" ", _RUBRIC.split(text)[0])
     for block in _BLOCK.split(text):
         block = _LIST_NUMBER.sub(" ", block, count=1) if _LIST_NUMBER.match(block) else block
@@ -202,14 +202,14 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _is_cited(sentence: str, defined: set[str]) -> bool:
-    """True where a sentence has a link, a DOI, an arXiv id, or a reference that the notebook defines."""
+    """Whether a sentence has a link, a DOI, an arXiv ID, or a reference that the notebook defines."""
     if _LINK.search(sentence) or _NAMED_ID.search(sentence):
         return True
     return any(name in defined for name in _REFERENCE.findall(sentence))
 
 
 def _claims(sentence: str) -> Iterator[tuple[WrittenNumber, bool]]:
-    """The numbers of a sentence that have to come from somewhere, and whether it says "about" of them."""
+    """Yield the numbers of a sentence that need support, and whether it calls them "about"."""
     text = sentence
     for harmless in (_LINK, _ID, _REFERENCE):
         text = harmless.sub(lambda match: " " * len(match[0]), text)
@@ -222,6 +222,6 @@ def _claims(sentence: str) -> Iterator[tuple[WrittenNumber, bool]]:
 
 
 def _large_only(match: re.Match[str]) -> str:
-    """A formula without the small whole numbers that it consists of, such as factors and exponents."""
+    """Remove small whole numbers, such as factors and exponents, from a formula."""
     text = re.sub(r"\\[a-zA-Z]+|[{}$^_\\]", " ", match[0].replace("\\%", "%"))
     return re.sub(r"(?<![\d.,])\d{1,2}(?![\d.,]|\s*%)", " ", text)

@@ -1,4 +1,4 @@
-"""A training run watched from outside: what its ranks export, who collects it, and what must be reported."""
+"""Monitoring of a training run: what its ranks export, what collects it, and which alerts must fire."""
 
 from worldsize.course.watching.files import Query, dashboard, dcgm_fields, queries, rules
 from worldsize.course.watching.prometheus import Alert, Prometheus, Sample, missing

@@ -1,4 +1,4 @@
-"""A Prometheus server of one's own: on a free port, over the ranks that announce themselves in a folder."""
+"""A private Prometheus server: on a free port, scraping the ranks that announce themselves in a folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Alert:
-    """An alert that is pending, its condition holding for too short a time yet, or firing."""
+    """An alert that is firing, or pending because its condition has not held long enough."""
 
     name: str
     state: str
@@ -47,14 +47,14 @@ class Alert:
 
 
 def missing() -> list[str]:
-    """The packages of Debian that are not installed and without which no Prometheus can run here."""
+    """Return the missing Debian packages without which Prometheus cannot run here."""
     return [] if shutil.which(PROGRAM) else ["prometheus"]
 
 
 class Prometheus:
-    """A server that asks every `scrape_interval_s` all ranks with a file in `folder`, and judges the rules as often.
+    """A server that every `scrape_interval_s` scrapes all ranks with a file in `folder`, and evaluates the rules.
 
-    It finds other exporters, such as DCGM's, by files of the same form, named gpus*.json.
+    It finds other exporters, such as DCGM's, through files of the same form, named gpus*.json.
 
     Raises:
         RuntimeError: Prometheus is not installed, or did not start; the message has the end of its log.
@@ -80,7 +80,7 @@ class Prometheus:
         self.close()
 
     def query(self, expr: str) -> list[Sample]:
-        """What a query in PromQL gives now; a single number is a sample without labels.
+        """Evaluate a PromQL query now; a single number is a sample without labels.
 
         Raises:
             ValueError: Prometheus cannot read the query; the message is its own.
@@ -91,7 +91,7 @@ class Prometheus:
         return [Sample(one["metric"], float(one["value"][1])) for one in result["result"]]
 
     def alerts(self) -> list[Alert]:
-        """The alerts that are pending or firing."""
+        """Return the alerts that are pending or firing."""
         return [
             Alert(
                 one["labels"]["alertname"],
@@ -103,7 +103,7 @@ class Prometheus:
         ]
 
     def wait_for_alert(self, name: str, within_s: float = 30.0) -> Alert:
-        """The first alert of this name that fires, as soon as it does.
+        """Wait for the first alert of this name that fires.
 
         Raises:
             TimeoutError: none fires in time; the message lists those that are pending or firing.
@@ -115,10 +115,10 @@ class Prometheus:
         return found[0]
 
     def wait_for(self, expr: str, within_s: float = 30.0) -> list[Sample]:
-        """What a query gives as soon as it gives anything.
+        """Wait until a query returns samples.
 
         Raises:
-            TimeoutError: it gives nothing in time.
+            TimeoutError: it returns none in time.
         """
         found = _first(lambda: self.query(expr), within_s)
         if not found:
@@ -126,7 +126,7 @@ class Prometheus:
         return found
 
     def close(self) -> None:
-        """End the server; what it has stored stays in its folder."""
+        """End the server; its data stays in its folder."""
         if self._process:
             self._process.terminate()
             try:
@@ -188,13 +188,13 @@ class Prometheus:
             with urlopen(f"{self.url}/api/v1/{path}", data=body, timeout=20) as answer:
                 return json.load(answer)["data"]
         except URLError as error:
-            if hasattr(error, "read"):  # an answer all the same, which says what is wrong
+            if hasattr(error, "read"):  # the server answered, and says what is wrong
                 raise ValueError(json.loads(error.read())["error"]) from None  # pyright: ignore[reportAttributeAccessIssue]
             raise
 
 
 def _first(look: Callable[[], Any], within_s: float) -> Any:
-    """The first answer that is not empty, or the last one when the time is over."""
+    """Return the first answer that is not empty, or the last answer when time is up."""
     deadline_s = time.monotonic() + within_s
     while not (found := look()) and time.monotonic() < deadline_s:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What a rank exports while it trains: to Prometheus, which asks for it, and to TensorBoard, which reads a file."""
+"""A rank's metrics while it trains: for Prometheus, which scrapes them, and for TensorBoard, which reads a file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ JOB = "ranks"
 
 
 class RankMetrics:
-    """Metrics of one rank on a free port, and a file in `folder` by which Prometheus finds them.
+    """Metrics of one rank on a free port, and a file in `folder` through which Prometheus finds them.
 
     With `tensorboard`, a folder, the same numbers are also written there, as the run `rank0`, `rank1`, ...
 
     Raises:
-        RuntimeError: prometheus_client is not installed, or TensorBoard is asked for and is not.
+        RuntimeError: prometheus_client is not installed, or TensorBoard is requested and not installed.
     """
 
     def __init__(self, rank: int, folder: Path | str, tensorboard: Path | str | None = None) -> None:
@@ -46,7 +46,7 @@ class RankMetrics:
         self.close()
 
     def step(self, loss: float, step_s: float, num_tokens: int = 0, compute_s: float | None = None) -> None:
-        """Note a step that has just ended; `compute_s` is the part of `step_s` without waits for other ranks."""
+        """Record a step that has just ended; `compute_s` is the part of `step_s` without waits for other ranks."""
         self._loss.set(loss)
         self._step_s.set(step_s)
         self._compute_s.set(step_s if compute_s is None else compute_s)
@@ -59,7 +59,7 @@ class RankMetrics:
             self._writer.add_scalar("step_seconds", step_s, self._num_steps)
 
     def close(self) -> None:
-        """Stop answering; Prometheus then looks for this rank no longer, because it has ended and not died."""
+        """Stop answering; Prometheus then stops scraping this rank, which has ended and not died."""
         self._target.unlink(missing_ok=True)
         self._server.shutdown()
         self._server.server_close()
@@ -68,7 +68,7 @@ class RankMetrics:
             self._writer.close()
 
     def _announce(self, rank: int) -> None:
-        """Write the file by which Prometheus finds this rank, whole at once."""
+        """Write the file through which Prometheus finds this rank, atomically."""
         entry = {"targets": [self.address], "labels": {"job": JOB, "rank": str(rank)}}
         self._target.parent.mkdir(parents=True, exist_ok=True)
         part = self._target.with_suffix(".part")

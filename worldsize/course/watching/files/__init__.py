@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-_SCRAPE_INTERVAL_S = 5.0  # that rules.yml is written for
+_SCRAPE_INTERVAL_S = 5.0  # for which rules.yml is written
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -23,7 +23,7 @@ class Query:
 
 
 def rules(scrape_interval_s: float = _SCRAPE_INTERVAL_S) -> str:
-    """The recording and alerting rules, rules.yml.
+    """Read the recording and alerting rules, rules.yml.
 
     Every `for`, how long a condition must hold before its alert fires, grows and shrinks with the scrape interval.
     """
@@ -37,12 +37,12 @@ def rules(scrape_interval_s: float = _SCRAPE_INTERVAL_S) -> str:
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard for Grafana, dashboard.json: "Dashboards", "New", "Import" there takes it."""
+    """Read the dashboard for Grafana, dashboard.json, to import there with "Dashboards", "New", "Import"."""
     return json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))
 
 
 def queries(board: dict[str, Any], rate_interval: str = "1m") -> list[Query]:
-    """The queries of a dashboard as Grafana sends them, with the window of its rates filled in."""
+    """Return the queries of a dashboard as Grafana sends them, with the window of its rates filled in."""
     return [
         Query(panel["title"], target["expr"].replace("$__rate_interval", rate_interval))
         for panel in board["panels"]
@@ -51,7 +51,7 @@ def queries(board: dict[str, Any], rate_interval: str = "1m") -> list[Query]:
 
 
 def dcgm_fields() -> list[dict[str, str]]:
-    """What NVIDIA's dcgm-exporter exports of each GPU: rows of field, type, unit, whether by default, and meaning.
+    """List what NVIDIA's dcgm-exporter exports per GPU: field, type, unit, whether it is on by default, and meaning.
 
     Source: NVIDIA/dcgm-exporter, etc/default-counters.csv.
     """
