@@ -1,4 +1,4 @@
-"""Annotations that several pictures share: text on white, and the line at which memory is full."""
+"""Annotations that several pictures share: text on white, and the line that marks the capacity of memory."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from worldsize.draw.palette import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMIL
 _HEAD, _FOOT = (0.0, 0.2), (0.8, 1.0)
 _CLOSED = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
 _WAITING, _LOST = "#8A8A8A", "#4A4A4A"
-_PALE_SKY, _PALE_PURPLE, _OLIVE = "#A6D8F4", "#E6BDD5", "#C6BC3A"  # for what resembles another kind
+_PALE_SKY, _PALE_PURPLE, _OLIVE = "#A6D8F4", "#E6BDD5", "#C6BC3A"  # for kinds that resemble another kind
 
 
 class Style(NamedTuple):
@@ -45,18 +45,18 @@ OTHER = Style(BLUE, bottom=0.58, ink="white")
 
 
 def style_of(kind: str) -> Style:
-    """The style of this kind."""
+    """Return the style of this kind."""
     return STYLES.get(kind, OTHER)
 
 
 def in_order(kinds: set[str]) -> list[str]:
-    """The kinds in the order of a legend: the known ones, then the others, waiting last."""
+    """Sort the kinds in the order of a legend: the known ones, then the others, waiting last."""
     known = [kind for kind in STYLES if kind in kinds and kind != "wait"]
     return [*known, *sorted(kinds - STYLES.keys()), *(["wait"] if "wait" in kinds else [])]
 
 
 def blocks(style: Style, boxes: np.ndarray, within: Transform, edge: float = 0.0) -> list[PathPatch]:
-    """One artist for all blocks of a style, and one for their stripes.
+    """Make one artist for all blocks of a style, and one for their stripes.
 
     Shapes:
         boxes: (n, 4), each left, right, top, bottom.
@@ -70,7 +70,7 @@ def blocks(style: Style, boxes: np.ndarray, within: Transform, edge: float = 0.0
 
 
 def rectangles(boxes: np.ndarray) -> Path:
-    """One path of all these boxes: drawing it takes a tenth of the time of a path for each."""
+    """Make one path of all boxes, which is drawn in a tenth of the time of separate paths."""
     left, right, top, bottom = boxes.T
     corners = np.stack([left, top, right, top, right, bottom, left, bottom, left, top], axis=1).reshape(-1, 2)
     return Path(corners, np.tile(_CLOSED, len(boxes)))
@@ -82,5 +82,5 @@ def _band(boxes: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def darker(colour: str) -> str:
-    """The same hue at less than half the lightness."""
+    """Return the same hue at less than half the lightness."""
     return "#" + "".join(f"{int(int(colour[at : at + 2], 16) * 0.45):02x}" for at in (1, 3, 5))

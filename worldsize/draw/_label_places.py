@@ -1,4 +1,4 @@
-"""Places for labels beside points: no label covers another, a point or a leader. Independent of a drawing library."""
+"""Positions for labels next to points: no label covers a label, a point or a leader. Uses no drawing library."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import NamedTuple
 Point = tuple[float, float]
 Size = tuple[float, float]
 
-_CLEARANCE = 2.0  # kept free round every label, in the unit of all lengths here, which is points for a picture
+_CLEARANCE = 2.0  # kept free around every label; the unit of all lengths here is the point in a picture
 _SIDES = [(1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)]  # of a point, best first
 _DISTANCES = (10, 16, 24, 34, 46, 60, 80, 105, 135, 170, 210)  # of a label with a leader
 _NUM_DIRECTIONS = 24
-_AMBIGUOUS = 9.0  # what it costs to lie as near to another point as to one's own
-_CROSSED = (
-    60.0  # what it costs each time that a leader crosses the mark of another point, or that a label is pushed away
-)
+_AMBIGUOUS = 9.0  # the cost of being as near to another point as to the label's own
+_CROSSED = 60.0  # the cost of a leader that crosses another point's mark, and of each time that a label is pushed away
 _TOUCH = 0.2  # lines nearer than this meet
-_MOST_TURNS = 6  # that each label has on average, before there is no room
+_MOST_TURNS = 6  # turns per label on average before giving up
 
 
 class Box(NamedTuple):
@@ -34,18 +32,18 @@ class Box(NamedTuple):
         return Box(self.left - by, self.bottom - by, self.right + by, self.top + by)
 
     def overlaps(self, other: Box) -> bool:
-        """True when the two share an area."""
+        """True if the two share an area."""
         return (
             self.left < other.right and other.left < self.right and self.bottom < other.top and other.bottom < self.top
         )
 
     def holds(self, other: Box) -> bool:
-        """True when the other lies in this one."""
+        """True if the other lies in this one."""
         is_wide = self.left <= other.left and other.right <= self.right
         return is_wide and self.bottom <= other.bottom and other.top <= self.top
 
     def nearest(self, point: Point) -> Point:
-        """The place of the rectangle that is nearest to a point."""
+        """The nearest point of the rectangle to a point."""
         return min(max(point[0], self.left), self.right), min(max(point[1], self.bottom), self.top)
 
 
@@ -57,7 +55,7 @@ class Leader(NamedTuple):
 
 
 class LabelPlace(NamedTuple):
-    """Where a label lies, and the line to it; none where it lies beside its point."""
+    """The position of a label, and the leader to it; None if it is next to its point."""
 
     box: Box
     leader: Leader | None
@@ -65,11 +63,11 @@ class LabelPlace(NamedTuple):
 
 
 def place_labels(points: Sequence[Point], sizes: Sequence[Size], frame: Box, radius: float) -> list[LabelPlace] | None:
-    """A place for the label of each point, whose mark has this radius; None where there is no room for all.
+    """Find a position for the label of each point, whose mark has this radius; None if there is no room for all.
 
-    Of several orders in which labels choose the nearest place that is still free, the one with the shortest ways wins.
+    Labels choose the nearest free position in turn; of several orders, the one with the shortest leaders wins.
     """
-    for is_anywhere in (False, True):  # all over the frame there are many places, which take time
+    for is_anywhere in (False, True):  # positions all over the frame are many, and take time
         choices = [_choices(number, points, size, frame, radius, is_anywhere) for number, size in enumerate(sizes)]
         orders = _orders(points, choices)
         found = [_place_in_order(order, choices) for order in orders]
@@ -77,7 +75,7 @@ def place_labels(points: Sequence[Point], sizes: Sequence[Size], frame: Box, rad
             return min(placed, key=lambda places: sum(place.cost for place in places))
         if places := _place_in_turn(orders[0], choices):
             return places
-    for distance in _DISTANCES[::3]:  # labels near a point leave no way for the lines of others that lie on it
+    for distance in _DISTANCES[::3]:  # labels near a point block the leaders of others that lie on it
         farther = [[place for place in own if place.leader and place.cost >= distance] for own in choices]
         if places := _place_in_order(orders[0], farther) or _place_in_turn(orders[0], farther):
             return places
@@ -95,7 +93,7 @@ def _orders(points: Sequence[Point], choices: Sequence[Sequence[LabelPlace]]) ->
 
 
 def _crowd(number: int, points: Sequence[Point]) -> float:
-    """How much is near to a point."""
+    """Measure how crowded the neighbourhood of a point is."""
     return sum(1 / (10 + math.dist(points[number], other)) for other in points)
 
 
@@ -111,7 +109,7 @@ def _place_in_order(order: Sequence[int], choices: Sequence[Sequence[LabelPlace]
 
 
 def _place_in_turn(order: Sequence[int], choices: Sequence[Sequence[LabelPlace]]) -> list[LabelPlace] | None:
-    """Places in which every label may push away others; whichever is pushed away often becomes ever harder to push."""
+    """Place labels in turn, each of which may push away others; a label that is pushed often becomes harder to push."""
     placed: dict[int, LabelPlace] = {}
     weights = [_CROSSED] * len(choices)
     waiting = list(order)
@@ -138,7 +136,7 @@ def _place_in_turn(order: Sequence[int], choices: Sequence[Sequence[LabelPlace]]
 
 
 def _collide(one: LabelPlace, other: LabelPlace) -> bool:
-    """True when a label or its leader is in the way of the other label or its leader."""
+    """Whether a label or its leader is in the way of the other label or its leader."""
     if one.box.grown(_CLEARANCE).overlaps(other.box) or (
         one.leader and _meets(one.leader, other.box.grown(_CLEARANCE))
     ):
@@ -151,7 +149,7 @@ def _collide(one: LabelPlace, other: LabelPlace) -> bool:
 def _choices(
     number: int, points: Sequence[Point], size: Size, frame: Box, radius: float, is_anywhere: bool
 ) -> list[LabelPlace]:
-    """The places where this label is within the frame and on no point, best first."""
+    """List the positions where this label is inside the frame and covers no point, best first."""
     point = points[number]
     marks = [Box(x, y, x, y).grown(radius) for x, y in points]
     others = [other for other in points if math.dist(other, point) > 2 * radius]
@@ -168,7 +166,7 @@ def _choices(
 
 
 def _beside(point: Point, size: Size, radius: float) -> list[tuple[Box, float]]:
-    """The eight places that touch a point's mark; each costs less than `len(_SIDES)`."""
+    """List the eight positions that touch a point's mark; each costs less than `len(_SIDES)`."""
     away = radius + _CLEARANCE
     near = [(away if x and not y else 0.7 * away if x else 0, away if y and not x else 0.7 * away) for x, y in _SIDES]
     return [
@@ -178,7 +176,7 @@ def _beside(point: Point, size: Size, radius: float) -> list[tuple[Box, float]]:
 
 
 def _apart(point: Point, size: Size, radius: float) -> list[tuple[Box, float]]:
-    """Places on ovals round a point, ever farther away."""
+    """List positions on ovals around a point, ever farther away."""
     found = []
     for distance in _DISTANCES:
         for turn in range(_NUM_DIRECTIONS):
@@ -191,7 +189,7 @@ def _apart(point: Point, size: Size, radius: float) -> list[tuple[Box, float]]:
 
 
 def _anywhere(point: Point, size: Size, frame: Box) -> list[tuple[Box, float]]:
-    """Places all over the frame, for a label that finds none nearby."""
+    """List positions all over the frame, for a label that finds none nearby."""
     found = []
     columns = max(1, int((frame.right - frame.left) // (0.5 * size[0] + 20)))
     rows = max(1, int((frame.top - frame.bottom) // (size[1] + 2 * _CLEARANCE)))
@@ -216,7 +214,7 @@ def _leader(point: Point, box: Box, radius: float) -> Leader:
 
 
 def _distance(leader: Leader, point: Point) -> float:
-    """The distance of a point from a line."""
+    """Return the distance of a point from a line."""
     (x0, y0), (x1, y1) = leader
     length = (x1 - x0) ** 2 + (y1 - y0) ** 2
     along = ((point[0] - x0) * (x1 - x0) + (point[1] - y0) * (y1 - y0)) / length if length else 0.0
@@ -225,7 +223,7 @@ def _distance(leader: Leader, point: Point) -> float:
 
 
 def _cross(one: Leader, other: Leader) -> bool:
-    """True when two lines meet or overlap."""
+    """Whether two lines meet or overlap."""
     a, b, c, d = *one, *other
     turns = _turn(a, b, c), _turn(a, b, d), _turn(c, d, a), _turn(c, d, b)
     if turns[0] * turns[1] < 0 and turns[2] * turns[3] < 0:
@@ -238,7 +236,7 @@ def _turn(a: Point, b: Point, c: Point) -> float:
 
 
 def _meets(leader: Leader, box: Box) -> bool:
-    """True when a line passes through a rectangle."""
+    """Whether a line passes through a rectangle."""
     low, high = 0.0, 1.0
     (x0, y0), (x1, y1) = leader
     for start, delta, least, most in ((x0, x1 - x0, box.left, box.right), (y0, y1 - y0, box.bottom, box.top)):

@@ -1,4 +1,4 @@
-"""Labels at the ends of lines, beside a panel: moved apart where lines end close together, so that none overlap."""
+"""Labels at the ends of lines, beside a panel: moved apart if lines end close together, so that none overlap."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from worldsize.draw.picture import Picture
 _FONT_SIZE = 9
 _LONGEST = 28  # characters of a label on one line
 _LABEL_GAP_PT = 2.0  # between two labels
-_WAY, _SAMPLE = 16.0, 22.0  # the widths of what joins a line's end to its label, and of the line's style beside it
+_WAY, _SAMPLE = 16.0, 22.0  # widths of the leader from a line's end to its label, and of the sample of the line's style
 
 
 def label_ends(picture: Picture) -> None:
     """Write each line's label to the right of its panel, with a sample of its style, in the order of their ends.
 
-    The picture's layout is final afterwards; it grows where the labels need more height than a panel has.
+    The picture's layout is final afterwards; the picture grows if the labels need more height than a panel has.
     """
     texts = {axes: [_write(axes, str(line.get_label())) for line in axes.lines] for axes in picture.axes}
     picture.draw_without_rendering()  # which decides where the panels lie
@@ -49,9 +49,9 @@ def label_ends(picture: Picture) -> None:
 
 
 def spread(centres: Sequence[float], heights: Sequence[float], most: float) -> list[float]:
-    """The centres of labels between 0 and `most` without any overlap, each as near as can be to where it should be."""
+    """Compute centres of labels between 0 and `most` that do not overlap, as near as possible to the given centres."""
     order = sorted(range(len(centres)), key=lambda place: (centres[place], -place))
-    groups: list[tuple[float, list[int]]] = []  # the lower edge of labels that touch, and which they are
+    groups: list[tuple[float, list[int]]] = []  # lower edge and members of each stack of touching labels
     for place in order:
         groups.append((_lower_edge([place], centres, heights, most), [place]))
         while len(groups) > 1 and groups[-2][0] + sum(heights[one] for one in groups[-2][1]) > groups[-1][0]:
@@ -67,7 +67,7 @@ def spread(centres: Sequence[float], heights: Sequence[float], most: float) -> l
 
 
 def _write(axes: Axes, label: str) -> Annotation:
-    """A label beside the lower right corner of a panel, from where it is moved up."""
+    """Write a label at the lower right corner of a panel, from where it is moved up."""
     place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "center"}
     return axes.annotate(
         fill(label, _LONGEST), (1, 0), (_WAY + _SAMPLE + 4, 0), fontsize=_FONT_SIZE, color=INK, **place
@@ -75,7 +75,7 @@ def _write(axes: Axes, label: str) -> Annotation:
 
 
 def _lower_edge(members: Sequence[int], centres: Sequence[float], heights: Sequence[float], most: float) -> float:
-    """Where a stack of labels begins whose distances from their places add up to nothing, kept between 0 and `most`."""
+    """Return the lower edge that centres a stack of labels on their positions, kept between 0 and `most`."""
     before, total = 0.0, 0.0
     for place in members:
         total += centres[place] - before - heights[place] / 2
@@ -84,7 +84,7 @@ def _lower_edge(members: Sequence[int], centres: Sequence[float], heights: Seque
 
 
 def _end(axes: Axes, line: Line2D) -> tuple[float, float]:
-    """The last point of a line that its panel can show, in pixels; of a line without any, the panel's lower right."""
+    """Return a line's last visible point in pixels; without one, the panel's lower right corner."""
     box = axes.get_window_extent()
     points = axes.transData.transform(line.get_xydata())
     shown = [(float(x), float(y)) for x, y in points if math.isfinite(x) and math.isfinite(y)]
@@ -93,7 +93,7 @@ def _end(axes: Axes, line: Line2D) -> tuple[float, float]:
 
 
 def _join(picture: Picture, line: Line2D, end: tuple[float, float], beside: tuple[float, float]) -> None:
-    """Draw the way from a line's end to its label, and a sample of the line's style in front of the label."""
+    """Draw the leader from a line's end to its label, and a sample of the line's style in front of the label."""
     left, height = beside[0] + _WAY, beside[1]
     transform = picture.dpi_scale_trans
     way = [end, (beside[0] + 2, end[1]), (left, height)]
@@ -102,7 +102,7 @@ def _join(picture: Picture, line: Line2D, end: tuple[float, float], beside: tupl
     picture.add_artist(Line2D(xs, ys, color=GREY, linewidth=0.9, linestyle=(0, (1, 2)), **style))
     sample = Line2D([], [])
     sample.update_from(line)
-    sample.set_solid_capstyle("butt")  # a thick line would reach under its label
+    sample.set_solid_capstyle("butt")  # otherwise a thick line would reach under its label
     sample.set(transform=transform, clip_on=False, clip_path=None, markevery=[0] if line.get_marker() else None)
     sample.set_data([left / POINTS_PER_INCH, (left + _SAMPLE) / POINTS_PER_INCH], [height / POINTS_PER_INCH] * 2)
     picture.add_artist(sample)

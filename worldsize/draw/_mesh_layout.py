@@ -1,4 +1,4 @@
-"""Where each rank is on a mesh, as pure data: places, groups along an axis, nodes."""
+"""The layout of a mesh, as pure data: the cells of ranks, groups along a mesh dimension, nodes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RankMesh:
 
 
 def mesh_of(axes: Mapping[str, int] | DeviceMesh) -> RankMesh:
-    """The mesh of these axes, or of torch's DeviceMesh with its own ranks.
+    """Make the mesh of these axes, or of torch's DeviceMesh with its own ranks.
 
     Raises:
         ValueError: there are no axes, an axis is below 1, or there are too many ranks to draw.
@@ -92,7 +92,7 @@ def mesh_of(axes: Mapping[str, int] | DeviceMesh) -> RankMesh:
 
 
 def rectangles(places: Sequence[Place]) -> list[tuple[Place, Place]]:
-    """Rectangles, each as its first and last cell, that together cover exactly these cells."""
+    """Cover exactly these cells with rectangles, each given by its first and last cell."""
     left, found = set(places), []
     while left:
         column, row = first = min(left, key=lambda place: (place[1], place[0]))

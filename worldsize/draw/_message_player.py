@@ -1,4 +1,4 @@
-"""The animation of a run's messages as HTML: data and a script of our own, no kernel, nothing from the network."""
+"""The animation of a run's messages as HTML: data and our own script; it needs no kernel and no network."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _RADIUS, _WIDTH, _HEIGHT = 150, 640, 370  # pixels
 
 
 def animated(still: str, ranks: Sequence[int], steps: Sequence[Round], total: int, title: str) -> str:
-    """HTML that shows the picture `still`, or the animation in its place on a page that may run scripts.
+    """Make HTML that shows the picture `still`, or instead the animation on a page that may run scripts.
 
-    Untrusted pages drop scripts and buttons, so the script creates everything but the picture. It finds its place by
+    Untrusted pages drop scripts and buttons, so the script creates everything but the picture. It finds its element by
     class, so that any number of animations can share a page.
     """
     data = escape(json.dumps(_data(ranks, steps, total, title), separators=(",", ":")), quote=True)
@@ -28,7 +28,7 @@ def animated(still: str, ranks: Sequence[int], steps: Sequence[Round], total: in
 
 
 def _data(ranks: Sequence[int], steps: Sequence[Round], total: int, title: str) -> dict[str, object]:
-    """Places and curves in pixels, and for each step its text and when each curve is animated, in seconds."""
+    """Return nodes and curves in pixels, and for each step its text and when each curve is animated, in seconds."""
     circle = Circle(len(ranks), _RADIUS, _WIDTH / 2, _HEIGHT / 2)
     curves: dict[tuple[float, ...], int] = {}
     shown = []

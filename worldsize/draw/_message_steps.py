@@ -30,7 +30,7 @@ class Transfer:
         return self.name == "send"
 
     def describe(self) -> str:
-        """The transfer in words."""
+        """Describe the transfer in words."""
         size = units.format_bytes(self.size_bytes)
         if self.is_message:
             return f"rank {self.ranks[0]} sends {size} to rank {self.ranks[1]}"
@@ -54,7 +54,7 @@ class Round:
         return max(transfer.end_s for transfer in self.transfers)
 
     def describe(self) -> str:
-        """Who sends what to whom in this step, in words."""
+        """Describe who sends what to whom in this step."""
         listed = [transfer.describe() for transfer in self.transfers[:_MOST_LISTED]]
         more = len(self.transfers) - len(listed)
         return "; ".join(listed) + (f"; and {more} more" if more else "")
@@ -71,11 +71,11 @@ class Round:
 
 
 def rounds(events: Iterable[Event]) -> list[Round]:
-    """The steps of a run, in order, from its recorded events alone.
+    """Find the steps of a run, in order, from its recorded events alone.
 
     The step of a transfer is one more than the latest step that any of its ranks had finished when the transfer began
-    there: when it was sent, or its receive posted if that was earlier (a collective: when the rank called). So what a
-    rank has under way at once shares a step, and a straggler delays a step but does not split it.
+    there: when it was sent, or its receive posted if that was earlier (a collective: when the rank called). So a
+    rank's concurrent transfers share a step, and a straggler delays a step but does not split it.
     """
     operated = [(_transfer(parts), {event.rank: event for event in parts}) for parts in operations(events)]
     operated.sort(key=lambda one: (one[0].start_s, one[0].end_s, one[0].ranks))
@@ -99,7 +99,7 @@ class _FinishedSteps:
         self._steps: list[int] = []  # in increasing order
 
     def at(self, time_s: float) -> int:
-        """The latest step that had ended by then; 0 if none had."""
+        """Return the latest step that had ended by then; 0 if none had."""
         place = bisect_right(self._ends_s, time_s)
         return self._steps[place - 1] if place else 0
 
@@ -113,7 +113,7 @@ class _FinishedSteps:
 
 
 def _transfer(parts: Sequence[Event]) -> Transfer:
-    """The transfer that these events of one operation describe."""
+    """Combine these events of one operation into a transfer."""
     first = parts[0]
     end_s = max(event.end_s for event in parts)
     if not is_message(first):

@@ -1,6 +1,7 @@
-"""Where the parts of a described node lie in a picture, and the links between them; independent of a drawing library.
+"""Positions of the parts of a node in a picture, and the links between them. Uses no drawing library.
 
-Lengths are inches; y grows downwards. From the top: network, NICs, GPUs, what joins them, PCIe switches, host, storage.
+Lengths are inches; y grows downwards. From the top: network, NICs, GPUs, their interconnect, PCIe switches, host,
+storage.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ Point = tuple[float, float]
 
 WIDTH_IN = 9.0
 MOST_GPUS = 24
-_LEFT_IN, _RIGHT_IN, _PEER_IN = 2.3, 0.1, 1.15  # for the names of rows; the margin; for the other nodes
+_LEFT_IN, _RIGHT_IN, _PEER_IN = 2.3, 0.1, 1.15  # room for the names of rows; the margin; room for the other nodes
 _PART_IN, _BAR_IN, _TALL_IN, _GAP_IN, _ARCS_IN = 0.3, 0.36, 0.42, 0.44, 1.0
-_PORT_IN = 0.56  # where the numbers of two hops need room
+_PORT_IN = 0.56  # if the numbers of two hops need room
 _FAN_IN = 0.55  # between a NIC and several GPUs
-_NARROW_IN = 0.45  # a column in which only a number has room
+_NARROW_IN = 0.45  # a column with room for only a number
 FRAME_IN = 0.1  # between the parts of a node and its edge
 _TURN_IN = 0.12  # below a NIC, where its link to the bridge turns
 _SLOT = 0.27  # of a column: how far left of a GPU's middle its link to the host runs
@@ -30,7 +31,7 @@ _STEP_IN = 0.24  # between the host and its storage
 
 
 class NodePart(NamedTuple):
-    """A box: its middle, its size, and what is written in it."""
+    """A box: its centre, its size and its text."""
 
     x: float
     y: float
@@ -57,7 +58,7 @@ class LinkLine(NamedTuple):
 
 
 class RowLabel(NamedTuple):
-    """What is written beside a row of parts or of links."""
+    """The label next to a row of parts or of links."""
 
     y: float
     text: str
@@ -76,12 +77,12 @@ class NodeLayout:
 
     @property
     def left(self) -> float:
-        """Where the columns of GPUs begin."""
+        """The left edge of the columns of GPUs."""
         return _LEFT_IN
 
     @property
     def right(self) -> float:
-        """Where they end."""
+        """The right edge of the columns of GPUs."""
         return WIDTH_IN - _RIGHT_IN - (_PEER_IN if self.cluster.num_nodes > 1 else 0.0)
 
     @property
@@ -90,35 +91,35 @@ class NodeLayout:
         return (self.right - self.left) / self.cluster.gpus_per_node
 
     def gpu_x(self, gpu: int) -> float:
-        """The middle of a GPU's column."""
+        """Return the middle of a GPU's column."""
         return self.left + (gpu + 0.5) * self.column
 
     def host_x(self, gpu: int) -> float:
-        """Where a GPU's link to its host runs: beside the one to the switch of NVLink, where there is one."""
+        """Return x of a GPU's link to its host, which runs next to the link to an NVLink switch if there is one."""
         return self.gpu_x(gpu) - (_SLOT * self.column if "switch" in self.parts else 0.0)
 
     def bridge_x(self, nic: int) -> float:
-        """Where a NIC's link to the bridge runs: between two GPUs."""
+        """Return x of a NIC's link to the bridge, which runs between two GPUs."""
         gpus = self.gpus_of(nic)
         return mean(map(self.gpu_x, gpus)) + (self.column / 2 if len(gpus) % 2 else 0.0)
 
     def nic_to_bridge(self, nic: int) -> tuple[Point, ...]:
-        """A NIC's link to the bridge."""
+        """Return the points of a NIC's link to the bridge."""
         part, x = self.parts[f"nic{nic}"], self.bridge_x(nic)
         turn = part.bottom + _TURN_IN
         return (part.x, part.bottom), (part.x, turn), (x, turn), (x, self.parts["bridge"].top)
 
     def gpus_of(self, nic: int) -> list[int]:
-        """The GPUs that leave the node through a NIC."""
+        """List the GPUs that reach the network through a NIC."""
         return [gpu for gpu in range(self.cluster.gpus_per_node) if self.cluster.nic_of(gpu) == nic]
 
     def uplink_of(self, gpu: int) -> str:
-        """The PCIe switch that a GPU is on; empty where none is described."""
+        """Return the PCIe switch of a GPU; empty if none is described."""
         name = f"uplink{gpu // self.cluster.host.gpus_per_uplink}" if self.cluster.host else ""
         return name if name in self.parts else ""
 
     def arc(self, src: int, dst: int, num_points: int = 25) -> tuple[Point, ...]:
-        """The link of a mesh as half an ellipse above the GPUs, from its source on."""
+        """Return a mesh's link as half an ellipse above the GPUs, starting at its source."""
         x0, x1, top = self.gpu_x(src), self.gpu_x(dst), self.parts["gpu0"].top
         height = _ARCS_IN * (0.18 + 0.77 * abs(dst - src) / (self.cluster.gpus_per_node - 1))
         angles = [math.pi * step / (num_points - 1) for step in range(num_points)]
@@ -132,7 +133,7 @@ class NodeLayout:
 
 
 def layout_of(cluster: Cluster) -> NodeLayout:
-    """The places of everything that a cluster's description says of a node and of what it is joined to."""
+    """Lay out everything in a cluster's description of a node and of what the node is connected to."""
     layout = NodeLayout(cluster)
     y = _add_network(layout, 0.0)
     y = _add_gpus(layout, y)
@@ -143,12 +144,12 @@ def layout_of(cluster: Cluster) -> NodeLayout:
 
 
 def rate(bytes_per_s: float) -> str:
-    """Text such as `371 GB/s`."""
+    """Format a rate, such as `371 GB/s`."""
     return units.format_as("x_bytes_per_s", bytes_per_s)
 
 
 def network_name(cluster: Cluster) -> str:
-    """What joins the nodes, in words."""
+    """Name the network between the nodes."""
     network = cluster.network
     if isinstance(network, Dragonfly):
         return f"dragonfly: groups of {network.routers_per_group} routers, {network.nics_per_router} NICs on each"
@@ -162,7 +163,7 @@ def network_name(cluster: Cluster) -> str:
 
 
 def store_name(store: StorageSystem) -> str:
-    """A store with its rates, in words."""
+    """Name a store, with its rates."""
     text = f"{store.name}: reads {rate(store.read_bytes_per_s)}, writes {rate(store.write_bytes_per_s)}"
     if store.total_read_bytes_per_s and store.total_write_bytes_per_s:
         total = f"{rate(store.total_read_bytes_per_s)} and {rate(store.total_write_bytes_per_s)}"
@@ -234,7 +235,7 @@ def _add_gpus(layout: NodeLayout, y: float) -> float:
 
 
 def _add_intra(layout: NodeLayout, y: float) -> float:
-    """Add what joins all GPUs of the node, unless it is their host."""
+    """Add the interconnect of the node's GPUs, unless it is their host."""
     cluster, intra = layout.cluster, layout.cluster.intra
     if intra.kind == "pcie" and cluster.is_switched and cluster.host:
         return y

@@ -1,4 +1,4 @@
-"""The way of a byte between two parts of a described cluster: its hops, their rates, their places in a picture."""
+"""The path of a byte between two parts of a described cluster: its hops, their rates and positions in a picture."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cached_property
 from worldsize.draw._node_layout import NodeLayout, Point
 from worldsize.hardware import Cluster, Hop
 
-_STORES = {"storage": "shared", "drives": "local"}  # an end of a path, and the part of the picture
+_STORES = {"storage": "shared", "drives": "local"}  # end of a path -> part of the picture
 
 _BESIDE_IN = 0.2
 
@@ -30,7 +30,7 @@ class PathEnd:
 
 @dataclass
 class Leg:
-    """A part of a path, the hops that it stands for, and where their number stands if not on the way itself."""
+    """A part of a path, the hops that it represents, and the position of their number if not on the path itself."""
 
     points: list[Point]
     hops: list[Hop] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Leg:
 
 @dataclass
 class Way:
-    """A path: its legs in their order, the time before its first byte, and the other end where it leaves the node."""
+    """A path: its legs in order, the time before its first byte, and the other end if it leaves the node."""
 
     cluster: Cluster
     legs: list[Leg]
@@ -48,22 +48,22 @@ class Way:
 
     @cached_property
     def rates(self) -> list[tuple[Hop, float]]:
-        """Every hop in the order of the path, with what it carries in bytes per second."""
+        """Every hop in the order of the path, with its rate in bytes per second."""
         hops = dict.fromkeys(hop for leg in self.legs for hop in leg.hops)
         return [(hop, self.cluster.capacity_bytes_per_s(hop)) for hop in hops]
 
     @property
     def slowest(self) -> list[str]:
-        """The names of the hops that carry least."""
+        """The names of the slowest hops."""
         least = min(rate for _, rate in self.rates)
         return [hop.name for hop, rate in self.rates if rate == least]
 
 
 def way(layout: NodeLayout, path: Sequence[str], peer_x: float) -> Way:
-    """The way between two ends, such as ("gpu0", "gpu5"), ("gpu0", "node1.gpu0"), ("storage", "gpu3").
+    """Find the path between two ends, such as ("gpu0", "gpu5"), ("gpu0", "node1.gpu0"), ("storage", "gpu3").
 
     Raises:
-        ValueError: the cluster has no such ends, or no way joins them.
+        ValueError: the cluster has no such ends, or no path connects them.
     """
     cluster = layout.cluster
     ends = [_end(name, cluster) for name in path]
@@ -110,7 +110,7 @@ def _within_node(layout: NodeLayout, src: int, dst: int, hops: Sequence[Hop]) ->
 
 
 def _to_joint(layout: NodeLayout, gpu: int, other: int) -> list[Point]:
-    """From a GPU to what joins it to another: a switch, a bridge, or the PCIe switch or host above both."""
+    """Route from a GPU to its connection to another: a switch, a bridge, or the PCIe switch or host above both."""
     parts = layout.parts
     names = [name for name in ("switch", "bridge", "pcie") if name in parts]
     uplink = layout.uplink_of(gpu)
@@ -125,7 +125,7 @@ def _to_joint(layout: NodeLayout, gpu: int, other: int) -> list[Point]:
 
 
 def _to_peer(layout: NodeLayout, gpu: int, hops: Sequence[Hop], peer_x: float) -> list[Leg]:
-    """From a GPU over a NIC and the network to a NIC and a GPU beside the node, drawn at `peer_x`."""
+    """Route from a GPU over a NIC and the network to a NIC and a GPU of another node, drawn at `peer_x`."""
     parts = layout.parts
     nic, network = layout.cluster.nic_of(gpu), parts["network"]
     own = parts[f"nic{nic}"]

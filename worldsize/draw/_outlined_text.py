@@ -21,7 +21,7 @@ _HALF_CAPITAL = 0.365  # half the height of a capital letter or figure, in font 
 
 
 class OutlinedText(PathCollection):
-    """Texts at places of a coordinate system, all in one size."""
+    """Texts at points of a coordinate system, all in one size."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class OutlinedText(PathCollection):
 
 @lru_cache(maxsize=4096)
 def outline(text: str, size: float, weight: str = "normal") -> Path:
-    """The outline of a text, in points."""
+    """Return the outline of a text, in points."""
     if not text.strip():  # matplotlib 3.11 returns no path for it
         return Path(np.empty((0, 2)))
     return TextPath((0, 0), text.replace("$", r"\$"), prop=FontProperties(size=size, weight=weight))
@@ -56,7 +56,7 @@ def outline(text: str, size: float, weight: str = "normal") -> Path:
 
 @lru_cache(maxsize=4096)
 def width_in(text: str, size: float = 8, weight: str = "normal") -> float:
-    """The width of a text in inches."""
+    """Return the width of a text in inches."""
     path = outline(text, size, weight)
     return path.get_extents().x1 / POINTS_PER_INCH if text.strip() else 0.0
 

@@ -1,4 +1,4 @@
-"""Ranks on a circle, and the arrows between them: places and curves, independent of a drawing library."""
+"""Ranks on a circle, and the arrows between them: positions and curves. Uses no drawing library."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 from worldsize.draw._message_steps import Transfer
 
 _NODE, _MOST_OF_ARC = 0.19, 0.24  # a node's radius: a fraction of the circle's, and at most of the way to the next node
-_BEND = 0.16  # of an arrow's length, to its left, so that there and back are two arrows
+_BEND = 0.16  # of an arrow's length, to its left, so that arrows in opposite directions do not coincide
 _HUB = 0.5  # the radius of the hub in the middle, as a fraction of the circle's
-_NAMES_INSIDE, _OUTSIDE = 24, 1.1  # how many ranks have room for their number; where it is otherwise, in radii
+_NAMES_INSIDE, _OUTSIDE = 24, 1.1  # up to this many ranks have their number inside; else it is this far out
 _ARROW_CLEARANCE = 1.15  # times a node's radius: from its middle to the end of an arrow
 
 
@@ -26,12 +26,12 @@ class Curve(NamedTuple):
     y2: float
 
     def at(self, t: float) -> tuple[float, float]:
-        """The point after the fraction `t`."""
+        """Return the point at the fraction `t` of the curve."""
         a, b, c = (1 - t) ** 2, 2 * t * (1 - t), t * t
         return a * self.x0 + b * self.x1 + c * self.x2, a * self.y0 + b * self.y1 + c * self.y2
 
     def head(self, size: float) -> list[tuple[float, float]]:
-        """The tip and the two other corners of an arrow's head."""
+        """Return the tip and the two other corners of an arrow's head."""
         dx, dy = self.x2 - self.x1, self.y2 - self.y1
         length = math.hypot(dx, dy) or 1.0
         dx, dy = size * dx / length, size * dy / length
@@ -53,24 +53,24 @@ class Circle:
         self.node = min(_NODE * radius, _MOST_OF_ARC * arc)
 
     def place(self, node: int, scale: float = 1.0) -> tuple[float, float]:
-        """The place of a node; `scale` multiplies its distance from the centre."""
+        """Return the position of a node; `scale` multiplies its distance from the centre."""
         angle = 2 * math.pi * node / self.num_nodes
         away = self.radius * scale
         return self.centre[0] + away * math.sin(angle), self.centre[1] - away * math.cos(angle)
 
     def arrow(self, source: int, target: int) -> Curve:
-        """The curve from the edge of one node to the edge of another."""
+        """Return the curve from the edge of one node to the edge of another."""
         (x0, y0), (x2, y2) = self.place(source), self.place(target)
         middle = (x0 + x2) / 2 + _BEND * (y2 - y0), (y0 + y2) / 2 - _BEND * (x2 - x0)
         return self._between((x0, y0), middle, (x2, y2), self.node)
 
     def spoke(self, node: int) -> Curve:
-        """The curve from the edge of a node to the hub."""
+        """Return the curve from the edge of a node to the hub."""
         (x0, y0), (x2, y2) = self.place(node), self.place(node, _HUB)
         return self._between((x0, y0), ((x0 + x2) / 2, (y0 + y2) / 2), (x2, y2), 0.0)
 
     def curves(self, ranks: Sequence[int], transfers: Iterable[Transfer]) -> Iterator[tuple[Transfer, Curve]]:
-        """The arrow of each message, and the spokes of each collective."""
+        """Yield the arrow of each message, and the spokes of each collective."""
         place = {rank: number for number, rank in enumerate(ranks)}
         for transfer in transfers:
             nodes = [place[rank] for rank in transfer.ranks]
@@ -78,7 +78,7 @@ class Circle:
                 yield transfer, curve
 
     def names(self, ranks: Sequence[int]) -> dict[tuple[float, float], str]:
-        """The ranks' numbers by place: in the nodes, or outside, and only some of them, where there are many."""
+        """Return the ranks' numbers by position: in the nodes, or if there are many, outside and only some."""
         is_inside = len(ranks) <= _NAMES_INSIDE
         step = 1 if is_inside else math.ceil(len(ranks) / 16)
         return {self.place(at, 1.0 if is_inside else _OUTSIDE): str(ranks[at]) for at in range(0, len(ranks), step)}

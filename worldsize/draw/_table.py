@@ -1,4 +1,4 @@
-"""A table of rows: numbers in their units, for notebooks, pages and plain text."""
+"""A table of rows: numbers with units, for notebooks, pages and plain text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WIDTH = 110  # of the lines of a note in plain text
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text under the names of their columns; notebooks display it, and it prints as text."""
+    """Cells as text under column names; notebooks display it, and it prints as text."""
 
     columns: tuple[str, ...]
     cells: tuple[tuple[str, ...], ...]
@@ -87,7 +87,7 @@ class Table:
 def table(
     rows: Sequence[Any], title: str = "", note: str = "", marked: Collection[int] = (), columns: Sequence[str] = ()
 ) -> Table:
-    """A table with a row for each mapping and a column for each of their keys, in the order in which they appear.
+    """Make a table with a row for each mapping and a column for each of their keys, in the order in which they appear.
 
     With `columns`, the names of the columns, each row is a sequence of as many values instead. A number is shown in the
     unit that its column's name ends in, such as `step_s`, `held_bytes` or `mfu_fraction`; text is shown as it is, and
@@ -95,8 +95,8 @@ def table(
     lines below the table.
 
     Raises:
-        ValueError: there is no row or no column, a row has more or fewer values than there are `columns`, or there is
-            no row of a number in `marked`.
+        ValueError: there are no rows or no columns, a row has more or fewer values than there are `columns`, or
+            `marked` has a number without a row.
     """
     if columns:
         if odd := [row for row in rows if len(row) != len(columns)]:
@@ -115,17 +115,17 @@ def table(
 
 
 def plain(value: Any) -> Any:
-    """A number of NumPy or torch as Python's, an array as lists; anything else as it is."""
+    """Convert a number of NumPy or torch to Python's, and an array to lists; return anything else as it is."""
     return value.tolist() if hasattr(value, "tolist") and hasattr(value, "dtype") else value
 
 
 def is_number(value: Any) -> bool:
-    """True for a number that is not a truth value."""
+    """Whether a value is a number and not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _texts(name: str, values: Sequence[Any]) -> list[str]:
-    """The cells of a column, in units that compare at a glance: seconds where some times are under a minute."""
+    """Format the cells of a column in units that compare at a glance: seconds if some times are under a minute."""
     is_time = name.endswith("_s") and not name.endswith("_per_s")
     is_short = is_time and any(is_number(value) and 0 < value < units.MINUTE for value in values)
     texts = [cell(name, value, in_seconds=is_short) for value in values]
@@ -136,7 +136,7 @@ def _texts(name: str, values: Sequence[Any]) -> list[str]:
 
 
 def cell(name: str, value: Any, in_seconds: bool = False, is_decimal: bool = False) -> str:
-    """A value as a table shows it, in the unit that `name` ends in."""
+    """Format a value as a table shows it, in the unit that `name` ends in."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -149,6 +149,6 @@ def cell(name: str, value: Any, in_seconds: bool = False, is_decimal: bool = Fal
 
 
 def head(name: str) -> str:
-    """A column's name without its unit: `step` for `step_s`."""
+    """Return a column's name without its unit: `step` for `step_s`."""
     unit = next((unit for unit in _UNITS if name.endswith(unit) and name != unit), "")
     return name.removesuffix(unit).replace("_", " ")

@@ -13,8 +13,8 @@ from worldsize.timeline import Timeline
 class TimelineContent:
     """A run by rank and lane; shares are means over the ranks that have an event.
 
-    A lane is a stream; `empty_lanes` are the lanes with work, which show bubbles. Waiting has no lane of its own beside
-    these, nor has the time after a rank's loss, which is no bubble.
+    A lane is a stream; `empty_lanes` are the lanes with work, which show bubbles. Waiting has no lane of its own next
+    to these. The time after a rank's loss is not a bubble.
     """
 
     def __init__(self, run: Timeline, streams: Collection[str] | None = None) -> None:
@@ -45,11 +45,11 @@ class TimelineContent:
 
     @property
     def has_communication(self) -> bool:
-        """True when any rank communicates."""
+        """True if any rank communicates."""
         return COMMUNICATION in self.kinds
 
     def share(self, stretches: Mapping[int, Intervals]) -> float:
-        """The fraction of the ranks' time that these intervals take."""
+        """Return the fraction of the ranks' time that these intervals take."""
         total_s = len(self.of_rank) * self.length_s
         return sum(map(length_s, stretches.values())) / total_s if total_s else 0.0
 
@@ -64,7 +64,7 @@ class TimelineContent:
         }
 
     def describe(self) -> str:
-        """The bubble's share in words, and what it consists of."""
+        """Describe the bubble's share, and what it consists of."""
         bubble, bare = self.share(self.bubbles), self.share(self.exposed)
         if not self.has_communication:
             return f"bubble {bubble:.0%}"

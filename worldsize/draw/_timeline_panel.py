@@ -58,7 +58,7 @@ class TimelinePanel:
         self._name_rows()
 
     def _boxes(self, places: Collection[Place]) -> np.ndarray:
-        """Left, right, top and bottom of each place."""
+        """Return the left, right, top and bottom of each place."""
         table = np.array(list(places), float).reshape(-1, 4)
         rows, lanes = table[:, 0], table[:, 1].astype(int)
         left, right = (table[:, 2:].T - self.busy.start_s) / self.factor
@@ -154,12 +154,12 @@ def lane_edges(busy: TimelineContent) -> list[float]:
 
 
 def rank_names_in(busy: TimelineContent) -> float:
-    """Inches that the names of ranks need."""
+    """Return the inches that the names of ranks need."""
     return max(width_in(name, _NAME_SIZE) for name in busy.name_of.values()) + 2 * _PAD
 
 
 def lane_names_in(busy: TimelineContent, row: float) -> float:
-    """Inches that the names of lanes need; 0 when there is one lane, or no room for names."""
+    """Return the inches that the names of lanes need; 0 if there is one lane, or no room for names."""
     edges = lane_edges(busy)
     has_room = min(np.diff(edges)) * row * SCREEN_DPI >= _TEXT_PX
     return (

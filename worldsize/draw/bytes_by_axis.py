@@ -1,4 +1,4 @@
-"""How many bytes each rank sent along each axis of a mesh."""
+"""The bytes that each rank sent along each mesh dimension."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _ELSEWHERE = "no axis"
 
 
 def bytes_by_axis(run: Timeline, title: str = "Bytes sent by mesh axis") -> Picture:
-    """One stacked bar for each rank: the bytes that it sent along each axis of a device mesh, and in other groups.
+    """Draw one stacked bar per rank: the bytes that it sent along each mesh dimension, and in other groups.
 
     Raises:
-        ValueError: nothing was sent, as far as is known: a real run does not say what its collectives send.
+        ValueError: no bytes are known: a real run does not report what its collectives send.
     """
     sent = [run.bytes_sent_by_axis(rank) for rank in range(run.num_ranks)]
     axes = sorted({axis for by_axis in sent for axis in by_axis}, key=lambda axis: (not axis, axis))

@@ -23,7 +23,7 @@ Held = Sequence[Sequence[Collection[int]]]  # by rank and chunk: the ranks whose
 
 @dataclass(frozen=True)
 class _Grids:
-    """The sums after each step, and where their grids stand, in inches from the top left corner."""
+    """The sums after each step, and the positions of their grids, in inches from the top left corner."""
 
     steps: Mapping[str, Held]
 
@@ -43,7 +43,7 @@ class _Grids:
 
     @property
     def per_row(self) -> int:
-        """How many grids fit side by side."""
+        """The number of grids that fit side by side."""
         return max(1, int((_WIDTH_IN - _NAMES_IN + _GAP_IN) / (self.shape[1] * _CELL_IN + _GAP_IN)))
 
     @property
@@ -52,21 +52,21 @@ class _Grids:
         return num_rows * (_HEAD_IN + self.shape[0] * _ROW_IN + _GAP_IN)
 
     def corner(self, number: int) -> tuple[float, float]:
-        """The top left corner of the cells of a grid."""
+        """Return the top left corner of the cells of a grid."""
         row, column = divmod(number, self.per_row)
         num_ranks, num_chunks = self.shape
         left = _NAMES_IN + column * (num_chunks * _CELL_IN + _GAP_IN)
         return left, _HEAD_IN + row * (_HEAD_IN + num_ranks * _ROW_IN + _GAP_IN)
 
     def word(self, ranks: Collection[int]) -> str:
-        """What a cell says: `all`, the ranks in it, or how many they are."""
+        """Return the text of a cell: `all`, the ranks in it, or how many they are."""
         if len(set(ranks)) == self.shape[0]:
             return "all"
         listed = "+".join(str(rank) for rank in sorted(ranks)) or "-"
         return listed if len(listed) <= _LONGEST else f"{len(ranks)} of {self.shape[0]}"
 
     def describe(self) -> str:
-        """All grids in words, or how many of their chunks are complete."""
+        """Describe all grids, or how many of their chunks are complete."""
         num_cells = len(self.steps) * self.shape[0] * self.shape[1]
         return "; ".join(
             f"{name}, {self._listed(held) if num_cells <= _MOST_LISTED else self._count(held)}"
@@ -82,7 +82,7 @@ class _Grids:
 
 
 def chunks(steps: Mapping[str, Held], title: str = "") -> Picture:
-    """A grid of ranks by chunks for each step: whose parts are summed in each chunk of each rank's tensor.
+    """Draw a grid of ranks by chunks for each step: whose parts are summed in each chunk of each rank's tensor.
 
     `steps` gives for each step, by rank and chunk, the ranks whose parts are in the sum. The more of them, the darker
     a cell; it is green when all are in it, and framed where the step has changed it.

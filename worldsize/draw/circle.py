@@ -13,10 +13,10 @@ CENTRE = ""  # as the end of an arrow
 
 
 def circle(angles: Mapping[str, float], arrows: Iterable[tuple[str, str]] = (), title: str = "") -> Picture:
-    """A point for each name, at its angle in radians, and arrows from name to name; "" is the circle's centre.
+    """Draw a point for each name, at its angle in radians, and arrows from name to name; "" is the circle's centre.
 
     Raises:
-        ValueError: there is no point, or an arrow begins or ends at a name that is not given or where it begins.
+        ValueError: there are no points, or an arrow begins or ends at an unknown name, or ends where it begins.
     """
     if not angles:
         raise ValueError("There is no point to draw: give {name: angle in radians, ...}.")
@@ -41,7 +41,7 @@ def circle(angles: Mapping[str, float], arrows: Iterable[tuple[str, str]] = (), 
 
 
 def _direction(places: Mapping[str, tuple[float, float]], start: str, end: str) -> float:
-    """The direction of an arrow in degrees, from 0 to 360."""
+    """Return the direction of an arrow in degrees, from 0 to 360."""
     if odd := [name for name in (start, end) if name not in places]:
         raise ValueError(f"No point is called {odd[0]!r}: choose among {', '.join(filter(None, places))}.")
     across, up = (places[end][axis] - places[start][axis] for axis in (0, 1))
@@ -51,5 +51,5 @@ def _direction(places: Mapping[str, tuple[float, float]], start: str, end: str) 
 
 
 def _plain(name: str) -> str:
-    """A name as text: x_t+1 for $x_{t+1}$."""
+    """Write a name as plain text: x_t+1 for $x_{t+1}$."""
     return "the centre" if name == CENTRE else name.translate(str.maketrans("", "", "${}"))

@@ -1,4 +1,4 @@
-"""Expected against actual: small pictures of a failure, for checks, which know both.
+"""Expected against actual: small pictures of a failure, for checks.
 
 They draw whatever a student's code gave: anything that is not a number is shown in words, and long lists are cut.
 """
@@ -20,11 +20,11 @@ from worldsize.draw.picture import Picture, finish
 _MAX_ROWS = 12
 _MAX_LABEL_CHARS = 40
 _NUM_COLOURS = 32
-_WIDTH = 7  # inches, as much as a title needs
+_WIDTH = 7  # inches, enough for a title
 
 
 class SmallPicture(Picture):
-    """A picture with few colours and few bytes: a page may hold many, and the grader keeps them all."""
+    """A picture with few colours and few bytes, because a page may hold many, and the grader keeps all."""
 
     def png(self) -> bytes:
         """The picture as the bytes of a PNG file, about 10 kB."""
@@ -34,7 +34,7 @@ class SmallPicture(Picture):
 
 
 class _ContrastRow(NamedTuple):
-    """The expected and the actual value of one label; `actual` is None where there is none."""
+    """The expected and the actual value of one label; `actual` is None if there is none."""
 
     label: str
     expected: float
@@ -45,7 +45,7 @@ class _ContrastRow(NamedTuple):
 
 
 def bars(expected: Mapping[str, float], actual: Mapping[str, float], title: str, unit: str = "") -> SmallPicture:
-    """Two bars per label, expected and actual; a label that `actual` lacks, or a nan, is shown in words.
+    """Draw two bars per label, expected and actual; a label that `actual` lacks, or a nan, is shown in words.
 
     Raises:
         ValueError: nothing is expected.
@@ -81,7 +81,7 @@ def _draw_bars(axes: Axes, values: Sequence[float | None], offset: float, **styl
 
 
 def grid(rows: Mapping[str, Sequence[str]], columns: Sequence[str], good: str, title: str) -> SmallPicture:
-    """A cell with a word for each row and column, drawn as right where the word is `good` and as wrong elsewhere.
+    """Draw a cell with a word for each row and column, as right if the word is `good`, otherwise as wrong.
 
     Raises:
         ValueError: there are no rows or no columns.
@@ -122,7 +122,7 @@ def _number(value: float) -> float:
 
 
 def _length(value: float | None) -> float:
-    """The length of a value's bar, 0 where it cannot be drawn."""
+    """Return the length of a value's bar, 0 if it cannot be drawn."""
     return value if value is not None and math.isfinite(value) else 0.0
 
 

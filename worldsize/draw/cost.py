@@ -1,4 +1,4 @@
-"""What a message costs: time against size for several algorithms, and which of them is fastest from which size on."""
+"""The cost of a message: time against size for several algorithms, and the sizes at which another becomes fastest."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def cost(
     title: str = "Time against message size",
     x_label: str = "message size",
 ) -> Picture:
-    """One line per algorithm on logarithmic axes, with a mark wherever another one becomes the fastest.
+    """Draw one line per algorithm on logarithmic axes, with a mark wherever a different one becomes the fastest.
 
     An algorithm is a function from bytes to seconds, or `{size_bytes: time_s}`. `sizes_bytes` is the range to draw; by
     default that of the series, or 1 kB to 1 GB. `measured` adds points: `{label: {size_bytes: time_s or [time_s]}}`,
-    in the style of the algorithm of that name. `x_label` says of what the bytes are.
+    in the style of the algorithm of that name. `x_label` says what the bytes count.
 
     Raises:
         ValueError: there is nothing to draw, the range is empty, or a time is not above 0.
@@ -79,7 +79,7 @@ def cost(
 def crossovers(
     algorithms: Mapping[str, Cost], sizes_bytes: tuple[float, float] = _SIZES_BYTES
 ) -> list[tuple[float, str, str]]:
-    """The sizes in bytes at which another algorithm becomes the fastest, with the names of the old and the new one.
+    """Find the sizes in bytes at which a different algorithm becomes the fastest, with both algorithms' names.
 
     Only sizes for which every algorithm has a time are compared.
     """
@@ -111,13 +111,13 @@ def _range(algorithms: Mapping[str, Cost], sizes_bytes: tuple[float, float] | No
 
 
 def _shared(algorithms: Mapping[str, Cost], low: float, high: float) -> tuple[float, float]:
-    """The part of a range of sizes that every series covers."""
+    """Return the part of a range of sizes that every series covers."""
     series = [algorithm for algorithm in algorithms.values() if isinstance(algorithm, Mapping)]
     return max([low, *map(min, series)]), min([high, *map(max, series)])
 
 
 def _function(label: str, algorithm: Cost) -> Callable[[float], float]:
-    """The time in seconds for a size, checked; for a series, interpolated between its points and NaN beyond them."""
+    """Return a checked function from size to seconds; for a series, it interpolates, and gives NaN beyond it."""
     time_s = _between(algorithm) if isinstance(algorithm, Mapping) else algorithm
 
     def checked(size_bytes: float) -> float:
@@ -146,7 +146,7 @@ def _between(series: Mapping[float, float]) -> Callable[[float], float]:
 
 
 def _fastest(costs: Mapping[str, Callable[[float], float]], size_bytes: float) -> str:
-    """The name of the fastest algorithm, the first of those that tie; empty where none has a time."""
+    """Return the name of the fastest algorithm, the first of a tie; empty if none has a time."""
     times_s = {label: time_s(size_bytes) for label, time_s in costs.items()}
     known = {label: time_s for label, time_s in times_s.items() if not math.isnan(time_s)}
     least_s = min(known.values(), default=0)
@@ -154,13 +154,13 @@ def _fastest(costs: Mapping[str, Callable[[float], float]], size_bytes: float) -
 
 
 def _spaced(low: float, high: float) -> list[float]:
-    """Sizes from low to high, each larger than the one before by the same factor."""
+    """Return sizes from low to high, spaced by a constant factor."""
     inner = [low * (high / low) ** (i / (_NUM_POINTS - 1)) for i in range(1, _NUM_POINTS - 1)]
     return [low, *inner, high]
 
 
 def _sizes(algorithm: Cost, low: float, high: float) -> list[float]:
-    """The sizes at which a line is drawn: closely spaced ones, and a series' own points."""
+    """Return the sizes at which a line is drawn: closely spaced ones, and a series' own points."""
     own = [size for size in algorithm if low <= size <= high] if isinstance(algorithm, Mapping) else []
     return sorted({*_spaced(low, high), *own})
 

@@ -20,12 +20,12 @@ def curves(
     difference_from: str | None = None,
     x: Sequence[float] | None = None,
 ) -> Picture:
-    """One line for each label, which stands at its end; with `difference_from`, a second panel of how far others are.
+    """Draw a line per label, labelled at its end; with `difference_from`, a second panel shows the distances from it.
 
-    `x` has the place of each value; without it they are 1, 2, ...
+    `x` has the position of each value; the default is 1, 2, ...
 
     Raises:
-        ValueError: there is no curve, one has no values or more than `x`, or none is called `difference_from`.
+        ValueError: there are no curves, one has no values or more than `x`, or none is called `difference_from`.
     """
     if not series or not all(len(values) for values in series.values()):
         raise ValueError("There is no curve to draw: give {label: [value, value, ...]}, no list empty.")
@@ -56,7 +56,7 @@ def curves(
 def _draw_differences(
     axes: Axes, series: Mapping[str, Sequence[float]], reference: str, places: Sequence[float]
 ) -> float:
-    """The largest distance of any curve from the reference, after drawing them all."""
+    """Draw the distance of each curve from the reference; return the largest."""
     largest = 0.0
     for (label, values), style in zip(series.items(), cycle(line_styles()), strict=False):
         if label != reference:

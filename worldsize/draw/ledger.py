@@ -1,4 +1,4 @@
-"""How close the predictions were: each over its result, as a factor."""
+"""The accuracy of predictions: each divided by its result, as a factor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_LISTED = 12  # rows that the alt text lists one by one
 
 
 class LedgerEntry(Protocol):
-    """One quantity: its prediction and its result, None where nothing is known yet."""
+    """One quantity: its prediction and its result, None if not known yet."""
 
     prediction: float | None
     result: float | None
@@ -29,7 +29,7 @@ class LedgerEntry(Protocol):
 
 
 class Entries(Protocol):
-    """What `Predictions.table()` gives."""
+    """The table that `Predictions.table()` returns."""
 
     @property
     def entries(self) -> Mapping[str, LedgerEntry]: ...
@@ -37,7 +37,7 @@ class Entries(Protocol):
 
 @dataclass(frozen=True)
 class _LedgerRow:
-    """A question's entry, and prediction over result where that is a number above 0."""
+    """A question's entry, and prediction over result if that is a number above 0."""
 
     name: str
     entry: LedgerEntry
@@ -70,9 +70,9 @@ class _LedgerRow:
 
 
 def ledger(table: Entries, title: str = "Your predictions") -> Picture:
-    """One row per question, in order: prediction over result on a scale of factors, and the median factor.
+    """Draw one row per question, in order: prediction over result on a scale of factors, and the median factor.
 
-    `table` is what `Predictions.table()` gives. A row without a ratio says why: no prediction, no result yet, a value
+    `table` comes from `Predictions.table()`. A row without a ratio says why: no prediction, no result yet, a value
     that is zero or not a number, or values of opposite signs.
 
     Raises:
@@ -101,7 +101,7 @@ def ledger(table: Entries, title: str = "Your predictions") -> Picture:
 
 
 def _ratio(entry: LedgerEntry) -> float | None:
-    """Prediction over result; None where that is not a number above 0."""
+    """Divide prediction by result; None if that is not a number above 0."""
     prediction, result = entry.prediction, entry.result
     if prediction is None or result is None or not (math.isfinite(prediction) and math.isfinite(result)):
         return None

@@ -14,7 +14,7 @@ from worldsize.draw._annotations import label_point, mark_capacity, white_box
 from worldsize.draw.palette import PART_STYLES
 from worldsize.draw.picture import Picture, finish
 
-_LABEL_FRACTION = 0.12  # of the longest bar's length: more than a label without "does not fit" takes
+_LABEL_FRACTION = 0.12  # of the longest bar's length: enough for a label without "does not fit"
 _MOST_LISTED = 8  # bars that the alt text describes one by one
 
 
@@ -51,7 +51,7 @@ def memory(
     title: str = "What fills memory",
     capacity_label: str = "capacity",
 ) -> Picture:
-    """One stacked bar for each label (a rank, a model, a batch size): bytes by part, and what fits.
+    """Draw one stacked bar per label (a rank, a model, a batch size): bytes by part, and what fits.
 
     Raises:
         ValueError: no part has a size above 0.
@@ -68,7 +68,7 @@ def stacked_bars(
     capacity_bytes: float | None = None,
     capacity_label: str = "",
 ) -> Picture:
-    """One stacked bar of bytes for each label, and a line at the capacity; some bytes must be above 0."""
+    """Draw one stacked bar of bytes per label, and a line at the capacity; some bytes must be above 0."""
     bars = _Bars(parts, capacity_bytes)
     factor, unit = units.byte_scale(bars.largest)
     row_in = max(0.2, min(0.48, 5 / len(parts)))  # many bars are thinner, to stay on one screen

@@ -52,12 +52,12 @@ class _Memory:
         return factor, f"time ({unit})"
 
     def moment(self, at: float) -> str:
-        """A place on the horizontal axis in words."""
+        """Describe a point on the horizontal axis."""
         return f"operation {at:g}" if self.axis == "operations" else units.format_time_s(at)
 
     @property
     def span(self) -> str:
-        """The length of the horizontal axis in words."""
+        """Describe the length of the horizontal axis."""
         start, end = self.span_s
         return f"{end - start:g} operations" if self.axis == "operations" else units.format_time_s(end - start)
 
@@ -83,14 +83,14 @@ def memory_over_time(
     capacity_label: str = "capacity",
     axis: Axis = "seconds",
 ) -> Picture:
-    """Stacked areas for each label (a rank, a stage): live bytes by part over time, with the peak and the capacity.
+    """Draw stacked areas per label (a rank, a stage): live bytes by part over time, with the peak and the capacity.
 
     Each part is a list of `(time_s, size_bytes)`: that many bytes are live from that time until the next entry or the
     end of the picture, and none before the first. A single entry is a part that stays. `live_bytes` makes such a list
     from what is allocated and freed. With `axis="operations"` the entries count operations instead of seconds.
 
     Raises:
-        ValueError: no label, a label without an entry, no bytes at all, or another axis.
+        ValueError: there are no labels, a label has no entries, no bytes are given, or the axis is unknown.
     """
     if axis not in get_args(Axis):
         raise ValueError(f"axis is {axis!r}; it must be one of {', '.join(get_args(Axis))}")
@@ -105,7 +105,7 @@ def memory_over_time(
 
 
 def live_bytes(changes: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Live bytes from each time on, from `(time_s, change_bytes)`: positive when allocated, negative when freed.
+    """Sum up live bytes from `(time_s, change_bytes)`: positive when allocated, negative when freed.
 
     What is allocated and freed at the same time counts as one change.
     """

@@ -11,19 +11,19 @@ from worldsize.draw.memory_over_time import memory_over_time
 from worldsize.draw.picture import Picture
 from worldsize.memory import MemoryUse
 
-_NUM_HOLDINGS = 3  # that a panel names
+_NUM_HOLDINGS = 3  # named in a panel
 _MAX_CHARS = 100
 _ROOM, _ROOM_OF_SEVERAL = 1.75, 2.45  # the height of a panel over its highest area; several panels are lower
 _MOST_ROOM = 4  # a capacity further above the peak is not drawn: it would flatten the areas
 
 
 def memory_use(uses: Mapping[str, MemoryUse], title: str = "What the tensors hold") -> Picture:
-    """Stacked areas for each label (a rank, a variant): bytes held by kind, with what holds most at the peak.
+    """Draw stacked areas per label (a rank, a variant): bytes held by kind, with the largest holdings at the peak.
 
-    The records come from `ws.run(..., memory=True).memory`. The GPU's capacity is drawn where it is near.
+    The records come from `ws.run(..., memory=True).memory`. The GPU's capacity is drawn if it is near the peak.
 
     Raises:
-        ValueError: no record, or one of a rank that held nothing.
+        ValueError: there are no records, or one is of a rank that held nothing.
     """
     most_bytes = max((use.most_bytes for use in uses.values()), default=0)
     near = [use.capacity_bytes for use in uses.values() if use.capacity_bytes]
@@ -38,7 +38,7 @@ def memory_use(uses: Mapping[str, MemoryUse], title: str = "What the tensors hol
 
 
 def _levels(use: MemoryUse) -> dict[str, list[tuple[float, float]]]:
-    """The curve of each kind that ever held anything."""
+    """Return the curve of each kind that ever held anything."""
     return {kind: list(zip(use.operations, sizes, strict=True)) for kind, sizes in use.sizes.items() if any(sizes)}
 
 

@@ -31,7 +31,7 @@ class _MeshLayout:
     height_in: float
 
     def level_up(self, level: int) -> float:
-        """How many cells above the first row the names of the axis at this level stand."""
+        """Return how many cells above the first row the names of the axis at this level are."""
         return 0.08 + 0.2 / self.height_in * level
 
 
@@ -42,7 +42,7 @@ def mesh(
     contents: Mapping[int, str] | None = None,
     title: str = "",
 ) -> Picture:
-    """One cell per rank of a device mesh, with the groups along one axis in colours and hatches, and nodes framed.
+    """Draw one cell per rank of a device mesh, with the groups along one axis in colours and hatches, and nodes framed.
 
     `axes` gives the size of each axis by name, outermost first, as in `{"dp": 2, "pp": 2, "tp": 4}`; ranks count along
     the last one first, as in torch's `init_device_mesh`. A DeviceMesh shows its own ranks. `groups` is the axis whose
@@ -50,7 +50,7 @@ def mesh(
     than 36 groups share colours and hatches.
 
     Raises:
-        ValueError: there is no rank, or more than 1024, or no axis of that name.
+        ValueError: there are no ranks or more than 1024, or the axis is unknown.
     """
     shape = mesh_of(axes)
     axis = groups or list(shape.sizes)[-1]
@@ -81,7 +81,7 @@ def mesh(
 
 
 def _layout(shape: RankMesh, contents: Mapping[int, str], has_nodes: bool) -> tuple[_MeshLayout, dict[int, str]]:
-    """Cells as large as their text needs and the width allows, and the text in them, broken into lines."""
+    """Size the cells as their text needs and the width allows, and break the text in them into lines."""
     x, y = shape.edges(0), shape.edges(1)
     width_in = min(2.2 if contents else 1.15, (_WIDTH_IN - 1.1) / (x[-1] + 1.05))
     texts = {rank: fill(text, max(4, round(14 * width_in))) for rank, text in contents.items()}
@@ -167,7 +167,7 @@ def _count(groups: Sequence[Sequence[int]], axis: str) -> str:
 
 
 def _crossing(groups: Sequence[Sequence[int]], ranks_per_node: int, num_nodes: int) -> str:
-    """Whether the groups stay within nodes; empty if there is only one node."""
+    """Say whether the groups stay within nodes; empty if there is only one node."""
     if num_nodes < 2 or len(groups[0]) == 1:
         return ""
     widths = {len({rank // ranks_per_node for rank in ranks}) for ranks in groups}

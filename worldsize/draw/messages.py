@@ -1,4 +1,4 @@
-"""Who sends what to whom: the steps of a run side by side, or animated where a page may run scripts."""
+"""Who sends what to whom: the steps of a run side by side, or animated if a page may run scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worldsize.draw._message_steps import Round, rounds
 from worldsize.draw.picture import Picture
 from worldsize.timeline import Timeline
 
-_MOST_LISTED = 3  # steps, or runs of equal ones
+_MOST_LISTED = 3  # steps, or series of equal steps
 
 
 class Messages(Picture):
@@ -30,7 +30,7 @@ class Messages(Picture):
 
 
 def messages(run: Timeline, title: str = "", num_steps: int = 64) -> Messages:
-    """Who sends what to whom in each step, as the run recorded it: ranks on a circle, one arrow per message.
+    """Draw who sends what to whom in each step of a run: ranks on a circle, one arrow per message.
 
     In a notebook and in its HTML it is an animation with play, pause, single steps and a slider, which needs no kernel
     and loads nothing; elsewhere, the first steps side by side. `rounds` describes how messages are grouped into steps.
@@ -62,7 +62,7 @@ def _alt(ranks: Sequence[int], steps: Sequence[Round], title: str) -> str:
 
 
 def _describe_first(steps: Sequence[Round]) -> str:
-    """The first steps in words, equal ones in one sentence."""
+    """Describe the first steps, equal ones in one sentence."""
     sentences, number = [], 1
     for text, same in groupby(step.describe() for step in steps):
         until = number + len(list(same)) - 1

@@ -1,4 +1,4 @@
-"""A node of a described cluster: its GPUs, what joins them, its NICs, host and storage, and the way of a byte."""
+"""A node of a described cluster: its GPUs and their interconnect, NICs, host and storage, and the path of a byte."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _BADGE_IN = 0.085
 
 
 def node(cluster: str | Cluster, path: Sequence[str] | None = None, title: str = "") -> Picture:
-    """A node of a described cluster, with the rate of every link in one direction; and the way of a byte, hop by hop.
+    """Draw a node of a described cluster, with the rate of every link in one direction, and a byte's path, hop by hop.
 
-    `path` is the two ends of the way: a GPU of node 0, and another, as "gpu5"; one of another node, as "node1.gpu0";
+    `path` is the two ends of that path: a GPU of node 0, and another, as "gpu5"; one of another node, as "node1.gpu0";
     "host"; "storage", which all nodes share; or "drives", the node's own. The hops are those that `Cluster.route` and
     `Cluster.transfer_route` price.
 
     Raises:
-        ValueError: there is no such cluster, it has more GPUs in a node than can be drawn, or no such way.
+        ValueError: the cluster is unknown, has more GPUs in a node than can be drawn, or lacks such a path.
     """
     described = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
     if described.gpus_per_node > MOST_GPUS:
@@ -92,7 +92,7 @@ def _heading(cluster: Cluster, taken: Way | None, path: Sequence[str] | None) ->
 
 
 def _draw_frames(axes: Axes, layout: NodeLayout, taken: Way | None) -> None:
-    """Draw the edge of the node and, where there are others, of one of these beside it."""
+    """Draw the frame of the node and, if there are others, of one more node next to it."""
     cluster = layout.cluster
     network = layout.parts.get("network")
     bottom = max(part.bottom for name, part in layout.parts.items() if name != "shared") + FRAME_IN
@@ -158,7 +158,7 @@ def _draw_part(axes: Axes, part: NodePart) -> None:
         zorder=2,
     )
     axes.add_patch(box)
-    behind = {"facecolor": _FILLS[part.kind], "linewidth": 0, "pad": 1}  # a way passes behind the text
+    behind = {"facecolor": _FILLS[part.kind], "linewidth": 0, "pad": 1}  # a path passes behind the text
     axes.text(
         part.x,
         part.y,
@@ -186,7 +186,7 @@ def _draw_way(axes: Axes, taken: Way) -> None:
 
 
 def _draw_head(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
-    """Draw the arrow's head at the end of a way."""
+    """Draw the arrow's head at the end of a path."""
     end = points[-1]
     before = next((point for point in reversed(points) if math.dist(point, end) > 0.02), end)
     arrow = {"arrowstyle": "-|>", "color": BLUE, "linewidth": 3.2, "mutation_scale": 13, "shrinkA": 0, "shrinkB": 0}
@@ -194,7 +194,7 @@ def _draw_head(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
 
 
 def _spaced(points: Sequence[tuple[float, float]], number: int) -> list[tuple[float, float]]:
-    """Places along a line that divide it evenly."""
+    """Return points that divide a line evenly."""
     lengths = [math.dist(one, other) for one, other in pairwise(points)]
     found = []
     for place in range(1, number + 1):
@@ -218,7 +218,7 @@ def _draw_badge(axes: Axes, x: float, y: float, number: int, is_slowest: bool) -
 
 
 def _listed(taken: Way) -> list[list[tuple[int, str, bool]]]:
-    """The lines of a list of hops: each its number, its rate in words, and whether none is slower."""
+    """Arrange hops in lines: the number of each, its rate in words, and whether it is the slowest."""
     texts = []
     for number, (hop, bytes_per_s) in enumerate(taken.rates, start=1):
         is_slowest = hop.name in taken.slowest

@@ -1,4 +1,4 @@
-"""A page of its own for pictures and tables."""
+"""A standalone HTML page for pictures and tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 
 
 def page(title: str, body: str) -> str:
-    """An HTML page that loads nothing: the title as its heading, then the body's markup as it is."""
+    """Make an HTML page that loads nothing: the title as its heading, then the body's markup as it is."""
     name = escape(title)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'

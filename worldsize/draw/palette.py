@@ -12,5 +12,5 @@ LINE_STYLES = [(SKY, "-", ""), (BLACK, "--", ""), (VERMILLION, ":", ""), (BLUE, 
 
 
 def line_styles() -> list[dict[str, Any]]:
-    """Styles that distinguish lines even without colour, as matplotlib's arguments."""
+    """Return styles that distinguish lines even without colour, as matplotlib's arguments."""
     return [{"color": colour, "linestyle": dashes, "marker": marker} for colour, dashes, marker in LINE_STYLES]

@@ -18,7 +18,7 @@ _CLASS = "worldsize-picture"
 
 
 def in_dark_theme(selector: str) -> str:
-    """The CSS rule that adapts images to a dark theme: light and dark are swapped, hues are kept."""
+    """Make the CSS rule that adapts images to a dark theme: light and dark are swapped, hues are kept."""
     # JupyterLab and its exports set this attribute when their theme is dark
     return f'body[data-jp-theme-light="false"] {selector} {{ filter: invert(0.93) hue-rotate(180deg) }}'
 
@@ -35,7 +35,7 @@ class Picture(Figure):
         self.legend(*entries, loc="outside lower center", frameon=False, **style)
 
     def png(self, dpi: float = FILE_DPI) -> bytes:
-        """The picture as the bytes of a PNG file, this many pixels an inch."""
+        """Draw the picture as the bytes of a PNG file, with this many pixels per inch."""
         file = io.BytesIO()
         self.savefig(file, format="png", dpi=dpi, metadata={"Software": None}, pil_kwargs={"compress_level": 3})
         return file.getvalue()

@@ -17,12 +17,12 @@ from worldsize.draw.picture import Picture, finish
 StepTimes = Mapping[int, Sequence[float]]
 _STYLES = [(VERMILLION, "o"), (GREEN, "s"), (BLUE, "^"), (ORANGE, "D"), (BLACK, "v")]
 _MANY_RANKS = 16  # above this, the axis is logarithmic
-_LABEL_PT = 18  # that a label takes below its point, before it reaches the axis
+_LABEL_PT = 18  # room for a label between its point and the axis
 
 
 @dataclass(frozen=True)
 class _Speedups:
-    """Speed-up over one rank by number of ranks: of the median step, and how far the quantiles lie below and above."""
+    """Speed-up over one rank by number of ranks: that of the median step, and the distances to the quantiles."""
 
     median: dict[int, float]
     spread: tuple[list[float], list[float]]
@@ -33,7 +33,7 @@ class _Speedups:
 
 
 def scaling(step_times_s: StepTimes | Mapping[str, StepTimes], title: str = "Speed-up, measured") -> Picture:
-    """Speed-up over one rank with its spread, the ideal line and Amdahl's fit; efficiency, dashed, on the right axis.
+    """Draw the speed-up over one rank with its spread, the ideal line and Amdahl's fit; efficiency on the right axis.
 
     `step_times_s` maps a number of ranks to the seconds of several steps on the same global batch. Several such series
     are given by name: `{"measured": {1: [...], ...}, "emulated": ..., "predicted": ...}`; the fit is to the first.
@@ -66,7 +66,7 @@ def scaling(step_times_s: StepTimes | Mapping[str, StepTimes], title: str = "Spe
 
 
 def _serial_fraction(speedups: Mapping[int, float]) -> float:
-    """The serial fraction, 0 to 1, whose Amdahl curve is nearest to these speed-ups by number of ranks."""
+    """Fit the serial fraction, 0 to 1, whose Amdahl curve is nearest to these speed-ups by number of ranks."""
     # 1/S = s + (1 - s)/n, so 1/S - 1/n = s (1 - 1/n): least squares for a line through the origin
     points = [(1 - 1 / n, 1 / speedup - 1 / n) for n, speedup in speedups.items() if n > 1]
     weight = sum(x * x for x, _ in points)

@@ -28,7 +28,7 @@ _FONT_SIZE = 9
 _LONGEST = 26  # characters of a label on one line
 _MOST_LISTED = 20  # points that the alt text lists one by one
 _MOST = 48  # points
-_FEW_DECADES = 3  # up to so many, a logarithmic axis has marks between powers of ten
+_FEW_DECADES = 3  # up to this many, a logarithmic axis has marks between powers of ten
 
 
 class _Point(NamedTuple):
@@ -46,14 +46,14 @@ def scatter(
     title: str = "",
     log: str = "",
 ) -> Picture:
-    """A mark for every point, with its name beside it: no name covers another or a mark, and far ones have a line.
+    """Draw a mark and a name for every point: no name covers another or a mark, and far ones have a leader.
 
     `points` is `{name: (x, y)}`, or `{family: {name: (x, y)}}`, or rows `(name, x, y)` or `(name, x, y, family)`; each
     family has a colour and a shape. A label such as "step_s" or "held_bytes" ends in the unit of its axis, as a column
     of `draw.table` does. `log` is "x", "y" or "xy".
 
     Raises:
-        ValueError: there is no point, one cannot be drawn, or the names have no room.
+        ValueError: there are no points, one cannot be drawn, or there is no room for the names.
     """
     named = _named(points)
     _check(named, log)
@@ -127,7 +127,7 @@ def _label_axis(axes: Axes, side: Literal["x", "y"], label: str, is_log: bool) -
 
 
 def _write_names(picture: Picture, axes: Axes, named: Sequence[_Point]) -> bool:
-    """Write every name where it has room; False where one has none."""
+    """Write every name where it has room; return False if one has none."""
     picture.draw_without_rendering()  # which decides where the panel lies
     picture.set_layout_engine("none")
     scale = POINTS_PER_INCH / picture.dpi

@@ -1,4 +1,4 @@
-"""Where a whole goes: a bar for each share, with its name and its percentage."""
+"""Shares of a whole: a bar for each, with its name and its percentage."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ROOM = 1.12  # to the right of the longest bar, for its percentage
 
 
 def shares(fractions: Mapping[str, float], title: str = "") -> Picture:
-    """A horizontal bar for each name, in the given order from the top down.
+    """Draw a horizontal bar for each name, in the given order from the top down.
 
     Raises:
-        ValueError: there is none, or one is not a number from 0 to 1.
+        ValueError: there are no shares, or one is not a number from 0 to 1.
     """
     if not fractions:
         raise ValueError("There is no share to draw: give {name: fraction, ...}.")

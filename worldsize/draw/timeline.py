@@ -1,4 +1,4 @@
-"""Which rank was busy when: a row per rank with a lane per stream; one run, or several on one time axis."""
+"""The timeline of ranks: a row per rank with a lane per stream; one run, or several on one time axis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _TimelinePart(NamedTuple):
 def timeline(
     run: Timeline, title: str = "", streams: Collection[str] | None = None, *, shows_shares: bool = True
 ) -> Picture:
-    """What each rank did when: a row per rank, a lane per stream; bubbles hatched, exposed communication underlined.
+    """Draw what each rank did: a row per rank, a lane per stream; bubbles hatched, exposed communication underlined.
 
     A *bubble* is time in which a rank does not work; communication in it is *exposed* (see `Timeline`), and the rest is
     idle. Shares are means over the ranks that have an event; where two streams overlap, each moment counts once.
@@ -63,7 +63,7 @@ def timeline(
 
 
 def timelines(runs: Mapping[str, Timeline], title: str = "", streams: Collection[str] | None = None) -> Picture:
-    """Several runs, one below the other on one time axis, each described by how it differs from the first.
+    """Draw several runs, one below the other on one time axis, each described by how it differs from the first.
 
     Each begins at 0, with its first event. A dashed line marks where the first run ends; an arrow from it shows how
     much earlier or later another one ends.
@@ -113,11 +113,11 @@ class _TimelineLayout:
         self.total = self.title + sum(map(self.head, self.parts)) + sum(map(self.panel, self.parts)) + below
 
     def head(self, part: _TimelinePart) -> float:
-        """The height of what is above a part's rows."""
+        """Return the height of what is above a part's rows."""
         return _height(part.title) + (_SUBTITLE if part.subtitle else 0)
 
     def panel(self, part: _TimelinePart) -> float:
-        """The height of a part's rows, and of the arrow below them."""
+        """Return the height of a part's rows, and of the arrow below them."""
         return self.row_in * len(part.busy.of_rank) + self.foot
 
 
@@ -126,7 +126,7 @@ def _height(title: str) -> float:
 
 
 def _wrapped(text: str, room: float, size_pt: float) -> str:
-    """The bold text in lines that fit into the room, which is in inches."""
+    """Wrap bold text to lines that fit into the room, which is in inches."""
     lines: list[str] = []
     for line in text.split("\n"):
         lines.append("")
@@ -142,7 +142,7 @@ def _wrapped(text: str, room: float, size_pt: float) -> str:
 def _draw(
     parts: Sequence[_TimelinePart], title: str = "", shows_shares: bool = True
 ) -> tuple[Picture, list[TimelinePanel]]:
-    """A picture of these parts, one below the other, on one time axis."""
+    """Draw these parts, one below the other, on one time axis."""
     layout = _TimelineLayout(parts, title, shows_shares)
     factor, unit = units.time_scale(layout.length_s)
     picture = Picture(_WIDTH, layout.total, layout=None)
@@ -165,7 +165,7 @@ def _draw(
 def _add_panel(
     picture: Picture, layout: _TimelineLayout, part: _TimelinePart, bottom: float, factor: float
 ) -> TimelinePanel:
-    """The panel of a part, drawn `bottom` inches above the picture's lower edge."""
+    """Draw the panel of a part, `bottom` inches above the picture's lower edge."""
     total, height = layout.total, layout.panel(part)
     axes = picture.add_axes((layout.left / _WIDTH, bottom / total, layout.width / _WIDTH, height / total))
     axes.set(xlim=(0, layout.length_s / factor or 1))
@@ -195,12 +195,12 @@ def _longer(first: TimelineContent, other: TimelineContent) -> str:
 
 
 def _is_far(ratio: float) -> bool:
-    """True where a percentage would be hard to read."""
+    """Whether a percentage would be hard to read."""
     return not 0.1 < ratio < 3
 
 
 def _more_exposed(first: TimelineContent, other: TimelineContent) -> list[str]:
-    """How much more communication is exposed, and on which rank most; empty if no rank communicates."""
+    """Say how much more communication is exposed, and on which rank most; empty if no rank communicates."""
     if not (first.has_communication or other.has_communication):
         return []
     more_s = other.exposed_s() - first.exposed_s()
