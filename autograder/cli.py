@@ -272,7 +272,7 @@ def grade(
 
 
 def _verdicts(done: Mapping[str, Judged]) -> Table:
-    """A table with a row for each student; if there are names that an instructor should see, a column with them."""
+    """Make a table with a row for each student, and a column for names that an instructor should see, if any."""
     seen = any(one.look_at for one in done.values())
     table = Table("student", "score", "verdict", *(["look at"] if seen else []), box=SIMPLE)
     for student, one in sorted(done.items()):
@@ -489,7 +489,7 @@ def audit(
 
 
 def _replay(coursedir: CourseDirectory, entries: list[AuditEntry], number: int) -> bool:
-    """Show a repeated grading beside its entry in the log, and return whether they are the same."""
+    """Show a repeated grading next to its entry in the log, and return whether they are the same."""
     from autograder.grading.replay import replay
 
     entry = next((entry for entry in entries if entry.number == number), None)

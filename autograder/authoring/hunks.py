@@ -38,7 +38,7 @@ def apply_hunks(text: str, hunks: Sequence[str]) -> str:
     placed = [(_find(lines, hunk, number), hunk) for number, hunk in enumerate(_parse(hunks), start=1)]
     for start, hunk in sorted(placed, key=lambda pair: pair[0]):
         if start < position:
-            raise HunkError(hunk.line, "this hunk overlaps another: make them one")
+            raise HunkError(hunk.line, "this hunk overlaps another: merge them")
         changed += lines[position:start] + hunk.new
         position = start + len(hunk.old)
     return "\n".join(changed + lines[position:])
@@ -81,12 +81,12 @@ def _parse(lines: Sequence[str]) -> Iterator[_Hunk]:
     starts = [number for number, line in enumerate(lines) if line == SEPARATOR]
     for number, line in enumerate(lines[: starts[0]] if starts else lines):
         if line.strip():
-            raise HunkError(number, f"a hunk begins with a line `{SEPARATOR}`")
+            raise HunkError(number, f"a hunk must begin with a line `{SEPARATOR}`")
     for start, end in itertools.pairwise([*starts, len(lines)]):
         body = "\n".join(lines[start + 1 : end]).rstrip("\n").split("\n")
         for number, line in enumerate(body, start=start + 1):
             if line and line[0] not in " -+":
-                raise HunkError(number, "a line of a hunk begins with a space, `-` or `+`")
+                raise HunkError(number, "a line of a hunk must begin with a space, `-` or `+`")
         old = [line[1:] for line in body if line[:1] != "+"]
         new = [line[1:] for line in body if line[:1] != "-"]
         if old == new:
@@ -98,11 +98,11 @@ def _find(lines: Sequence[str], hunk: _Hunk, number: int) -> int:
     """The index of the only line where a hunk matches. Raises: HunkError."""
     places = _places(lines, hunk.old)
     if len(places) > 1 or not hunk.old:
-        raise HunkError(hunk.line, f"hunk {number} fits {len(places)} places: give it more lines of context")
+        raise HunkError(hunk.line, f"hunk {number} matches {len(places)} places: give it more lines of context")
     if not places:
         absent = next((line for line in hunk.old if line not in lines), None)
         why = "its lines do not follow each other" if absent is None else f"there is no line `{absent.strip()}`"
-        raise HunkError(hunk.line, f"the solution changed: hunk {number} fits nowhere, {why}")
+        raise HunkError(hunk.line, f"the solution has changed: hunk {number} matches nowhere, {why}")
     return places[0]
 
 

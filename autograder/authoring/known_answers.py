@@ -64,7 +64,7 @@ def read_known_answers(lab: Path) -> list[KnownAnswer]:
     paths = [path for kind in KINDS for path in sorted((lab / kind).glob("*")) if path.suffix in SUFFIXES]
     for path, following in itertools.pairwise(paths):
         if path.with_suffix("") == following.with_suffix(""):
-            raise AuthoringError(located(following, [(1, f"There is {path.name}, too: delete one of them.")]))
+            raise AuthoringError(located(following, [(1, f"There is also {path.name}: delete one of them.")]))
     solution = solved_cells(lab) if paths else {}
     return [_read(path, path.read_text(encoding="utf-8"), solution) for path in paths]
 
@@ -95,7 +95,7 @@ def write_answer(lab: Path, name: str, script: Path) -> Path:
     cells = [replace(cell, source=without_markers(cell.source)) for cell in source.cells if cell.title not in given]
     changed = [cell for cell in cells if cell.source != solution.get(cell.title)]
     if not changed:
-        raise AuthoringError(located(script, [(1, "Every cell of this script is the solution's.")]))
+        raise AuthoringError(located(script, [(1, "Every cell of this script equals the solution's: change one.")]))
     parts = ["\n".join(source.preamble).rstrip(), *(_shorter(cell, solution) for cell in changed)]
     path = path.with_name(path.name + (".diff" if any(f"\n{SEPARATOR}\n" in part for part in parts) else ".py"))
     text = ("\n\n" if path.suffix == ".diff" else "\n\n\n").join(part for part in parts if part) + "\n"

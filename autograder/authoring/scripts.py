@@ -444,7 +444,7 @@ def _syntax_error(source: str) -> SyntaxError | None:
 def _points_problems(script: Script, checks: Path) -> list[str]:
     cells = {cell.title: cell for cell in script.cells if cell.is_check and _is_positive(cell.points)}
     if not checks.exists():
-        text = "This cell has points, but there is no checks.py beside the script to earn them."
+        text = "This cell has points, but there is no checks.py next to the script to award them."
         return located(script.path, [(cell.line, text) for cell in cells.values()])
     earned = dict.fromkeys(cells, 0.0)
     problems = []

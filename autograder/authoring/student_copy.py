@@ -67,7 +67,7 @@ def self_checks(file: Path) -> str:
     whole = tomllib.loads(file.read_text(encoding="utf-8"))
     wanted = {**whole, "question": [one for one, keep in zip(whole["question"], kept, strict=True) if keep]}
     if tomllib.loads(text) != wanted:
-        raise ValueError(f"{file.name} cannot be cut into questions: begin each with a line [[question]].")
+        raise ValueError(f"{file.name} cannot be split into questions: begin each with a line [[question]].")
     return text
 
 

@@ -103,7 +103,7 @@ class HandedIn(Lab):
         if missing := sorted(set(students) - set(known)):
             raise ValueError(f"{', '.join(missing)}: no such folder in {self.submissions}.")
         if not known:
-            raise ValueError(f"{self.submissions} holds no folder of any student.")
+            raise ValueError(f"{self.submissions} holds no folders of students.")
         return sorted(set(students)) or known
 
     def _kept_path(self, student: str) -> Path:

@@ -87,6 +87,6 @@ def read_all(root: Path) -> list[Record]:
         except ValidationError as error:
             raise ValueError(f"{path} is not a record of `make gpu`: {error}") from None
         if record.is_stand_in or not record.machine.gpus:
-            raise ValueError(f"{path} was measured on processor cores: only runs on GPUs belong in {FOLDER}.")
+            raise ValueError(f"{path} was measured on CPU cores: only runs on GPUs belong in {FOLDER}.")
         found.append(record)
     return sorted(found, key=lambda record: record.measured_at, reverse=True)

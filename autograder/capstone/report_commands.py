@@ -21,7 +21,7 @@ def main() -> None:
 def check(
     notebooks: Annotated[list[Path], typer.Argument(help="Executed reports, such as submitted/*/report/report.ipynb.")],
 ) -> None:
-    """Find numbers that no output shows and no source stands beside; exit code 1 where there are any.
+    """Find numbers that no output shows and no source supports; exit with code 1 if there are any.
 
     Nothing is run, and outputs are what the notebook says of itself: it is an aid for grading by hand, and gives no
     points.

@@ -238,7 +238,7 @@ def read(log: Path) -> tuple[list[AuditEntry], list[str]]:
 
 
 def missing_entries(coursedir: CourseDirectory, entries: list[AuditEntry]) -> list[str]:
-    """A sentence for each graded notebook whose entry is no longer in the log, as when its end was cut off."""
+    """A sentence for each graded notebook whose entry is no longer in the log, as when its end was deleted."""
     known = {entry.sha256 for entry in entries}
     paths = course_glob(
         coursedir, str(Path(coursedir.format_path(coursedir.autograded_directory, "*", "*"), "*.ipynb"))

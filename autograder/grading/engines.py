@@ -71,7 +71,7 @@ class LocalPool:
         granted = self._free.get() if self._num_gpus else []
         try:
             if self._is_aborted:
-                raise RuntimeError("this was ended before it began")
+                raise RuntimeError("the engine was stopped before this submission was judged")
             yield granted
         finally:
             if self._num_gpus:
@@ -98,7 +98,7 @@ def open_engine(
 ) -> Engine:
     """Open an engine. Each submission takes `num_gpus` GPUs, and as many submissions are judged at once as fit.
 
-    With `is_alone` two submissions never share the cores of a machine, unless each has GPUs of its own.
+    With `is_alone` two submissions never share the cores of a machine, unless each has its own GPUs.
 
     Raises:
         ValueError: this engine is not available here, or has no room for a single judging.
@@ -126,15 +126,15 @@ def _num_fitting(num_gpus: float) -> int:
     found = torch.cuda.device_count()
     if found < num_gpus:
         raise ValueError(
-            f"Judging takes {num_gpus:g} GPUs (c.Grade.num_gpus) and this machine has {found}. "
+            f"Judging takes {num_gpus:g} GPUs (c.Grade.num_gpus) but this machine has {found}. "
             "Grade on one that has them, or on a cluster: --engine ray."
         )
     if num_gpus < 1:
         return found * _num_sharing(num_gpus)
     if num_gpus % 1:
         raise ValueError(
-            f"Judging takes {num_gpus:g} GPUs (c.Grade.num_gpus), of which one would belong to two submissions: give a "
-            "whole number, or a share below 1."
+            f"Judging takes {num_gpus:g} GPUs (c.Grade.num_gpus), so two submissions would share one: give a whole "
+            "number, or a fraction below 1."
         )
     return found // int(num_gpus)
 

@@ -119,7 +119,7 @@ class Lab:
                 f"Submissions exist from {', '.join(known)}."
             )
         if not known and not refused:
-            raise ValueError(f"Nobody handed in {self.name}: no file matches {self.submitted_file('STUDENT')}.")
+            raise ValueError(f"Nobody has handed in {self.name}: no file matches {self.submitted_file('STUDENT')}.")
         return [student for student in known if not students or student in students]
 
     def refused(self, students: Sequence[str]) -> dict[str, Judged]:

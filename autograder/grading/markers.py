@@ -26,6 +26,6 @@ def marker_for(decides: Path) -> Marker | None:
         return None
     if decides.name not in _markers:
         raise ValueError(
-            f"Nothing marks by {decides.name}: nbgrader_config.py must call autograder.nbgrader.install()."
+            f"No marker is registered for {decides.name}: nbgrader_config.py must call autograder.nbgrader.install()."
         )
     return _markers[decides.name]

@@ -188,7 +188,7 @@ def _fill(nb: NotebookNode, score_of: Any) -> None:
 def _score_of(report: Report, cell: NotebookNode) -> tuple[float, str]:
     results = report.of(cell.metadata.nbgrader.grade_id)
     if not results:
-        raise GraderFault(f"No hidden check is for the cell {cell.metadata.nbgrader.grade_id}.")
+        raise GraderFault(f"The cell {cell.metadata.nbgrader.grade_id} has no hidden check.")
     earned = sum(result.earned for result in results)
     html = check_results.styled(check_results.of_checks(results, cell.metadata.nbgrader.grade_id))
     return min(earned, float(cell.metadata.nbgrader.points)), html

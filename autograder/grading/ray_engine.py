@@ -30,7 +30,7 @@ _HELP = "Start a cluster with `ray start --head`, or set RAY_ADDRESS to the addr
 
 
 class RayCluster:
-    """The cluster that runs at RAY_ADDRESS, or on this machine; `num_gpus` is what one judging needs, besides a CPU.
+    """The cluster that runs at RAY_ADDRESS, or on this machine; one judging needs `num_gpus` and a CPU.
 
     With `has_whole_nodes` a judging takes as many CPUs as the largest node has, so that it shares no node.
 
@@ -160,8 +160,8 @@ def refuse_another_grader(asked_by: Mapping[str, str]) -> None:
     """Raise RuntimeError unless this machine grades exactly as the one that asks."""
     if differing := [name for name, own in grader().items() if asked_by.get(name) != own]:
         raise RuntimeError(
-            f"the worker on {platform.node()} would not grade as this machine does: it has another "
-            f"{' and another '.join(differing)}. Install the same there, and grade again"
+            f"the worker on {platform.node()} would not grade as this machine does: it has a different "
+            f"{' and a different '.join(differing)}. Install the same there, and grade again"
         )
 
 

@@ -39,7 +39,7 @@ class Replay:
 
     @property
     def is_same(self) -> bool:
-        """True when every check gives what the log says."""
+        """True if every check gives what the log says."""
         return (self.verdict, self.score, self.checks) == (self.entry.verdict, self.entry.score, self.entry.checks)
 
 
@@ -94,8 +94,8 @@ def _found(root: Path, entry: AuditEntry, kind: str, now: Path, folder: Path) ->
     kept = root / KEPT / str(sha256)
     if sha256 is None or file_sha256(kept) != sha256:
         raise ValueError(
-            f"Entry {entry.number} cannot be graded again: {now} is not the {kind} of that grading, and "
-            f"its copy {kept} is missing or changed."
+            f"Entry {entry.number} cannot be graded again: {now} is not the {kind} that was graded, and the copy "
+            f"{kept} is missing or changed."
         )
     copy = folder / kind / now.name
     copy.parent.mkdir(parents=True)

@@ -165,7 +165,7 @@ class Standing:
 
     @property
     def remarks(self) -> str:
-        """What an instructor should know besides: answers to read, a penalty, an extension."""
+        """Further facts for the instructor: answers to read, a penalty, an extension."""
         said = [f"{self.num_answers_to_read} answers to read"] if self.num_answers_to_read > 1 else []
         said += [f"handed in by {self.author}"] if self.author else []
         said += [f"late, {self.penalty:g} points taken"] if self.penalty else []
@@ -293,7 +293,7 @@ def _state(coursedir: CourseDirectory, submission: Any, last: audit_log.AuditEnt
 
 
 def _has_no_score(notebook: Any) -> bool:
-    """True when a cell that the autograder grades has no score, as after a grading that was cut short."""
+    """Whether a cell that the autograder grades has no score, as after an interrupted grading."""
     by_hand = {cell.name for cell in (*notebook.notebook.solution_cells, *notebook.notebook.task_cells)}
     return any(
         grade.name not in by_hand and grade.auto_score is None and grade.manual_score is None

@@ -111,7 +111,7 @@ def regrade(
     answer: Annotated[str, typer.Option(help="Your answer, which the feedback shows.")] = "",
     points: Annotated[float | None, typer.Option(help="The cell's points from now on, given by hand.")] = None,
 ) -> None:
-    """List what students ask to be graded again, in `regrade.md` beside their notebooks, or answer one of them."""
+    """List what students ask to be graded again, in `regrade.md` next to their notebooks, or answer one request."""
     from autograder.course import find_root, open_course
     from autograder.grading.term import regrades
 

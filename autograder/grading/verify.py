@@ -224,7 +224,7 @@ def _kept_path(root: Path, case: Case) -> Path:
 
 
 def _fingerprint(root: Path, case: Case) -> str:
-    """A hash of the checks, of the answer and what it must get, of its limits, and of the grader's own code."""
+    """Hash the checks, the answer and its required score, its limits, and the grader's own code."""
     checks = file_sha256(root / "solutions" / case.lab / "checks.py")
     machine = [engine_sha256(), version("torch"), platform.python_version()]
     basis = [checks, case, _submitted(root, case), _limits(root, case.lab), *machine]

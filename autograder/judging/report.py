@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
     @property
     def holds(self) -> bool:
-        """True where checks that need this one can be tried."""
+        """True if checks that need this one can be tried."""
         return self in (Outcome.PASSED, Outcome.PARTLY)
 
     @property
@@ -84,7 +84,7 @@ class CheckResult(BaseModel):
     message: str = ""
     blocked_by: str = ""  # of a skipped check: the name of the one to fix first
     stopped_by: str = ""  # the check's own error on what the ranks returned: a forged value, or a mistake in the check
-    may_be_external: bool = False  # True where another process of the machine may have caused how it ended
+    may_be_external: bool = False  # True if another process of the machine may have caused how it ended
     explanation: str = ""  # of a quiz: Markdown of its bank
     share: float | None = Field(default=None, gt=0, lt=1)  # of the points, where it holds in part
     picture: Drawing | None = None
@@ -110,7 +110,7 @@ class Report(BaseModel):
 
     @property
     def ran_code(self) -> bool:
-        """True where checks ran the student's code."""
+        """True if checks ran the student's code."""
         return self.tier != NO_CODE
 
     @property
@@ -125,7 +125,7 @@ class Report(BaseModel):
 
     @property
     def is_fault(self) -> bool:
-        """True when the grader itself broke, so that no score may be recorded."""
+        """True if the grader itself broke, so that no score may be recorded."""
         return not self.checks or any(check.outcome is Outcome.FAULT for check in self.checks)
 
     @property

@@ -15,13 +15,13 @@ from autograder.judging.report import Report
 from autograder.sandbox import gpus, zygote
 
 _PYTEST_ENV = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
-_SPARE_S = 60  # for the judge's own work beside the student's
+_SPARE_S = 60  # for the judge's own work next to the student's
 
 
 class CodeUnderTest(BaseModel):
     """A student's code, and what it may use in its sandbox.
 
-    `cells` are (name, source). `programs` are the sources of files that the student handed in beside the notebook, by
+    `cells` are (name, source). `programs` are the sources of files that the student handed in with the notebook, by
     name, and `references` our own solutions to them. `preload` names modules that the lab itself imports. `call_s`
     bounds one run of student code and `total_s` all of them. `sandbox` changes fields of `autograder.sandbox.Limits`;
     nothing in `hidden` folders can be read inside, and `devices` are the GPUs that are visible there.
@@ -75,7 +75,7 @@ def judge(request: JudgeRequest, granted: Sequence[str] = ()) -> Report:
 
 
 def _run_judge(request: Path, report: Path, preload: Sequence[str], granted: Sequence[str], timeout_s: float) -> str:
-    """Run a judge in a process of its own, and return its output.
+    """Run a judge in its own process, and return its output.
 
     Raises:
         RuntimeError: it did not finish, or there was no room for it.

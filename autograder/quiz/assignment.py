@@ -119,7 +119,7 @@ def _worth(key: Key, forms: Sequence[Form]) -> dict[int, float]:
     if not key.blueprint.essays:
         return {}
     if key.blueprint.essays == key.blueprint.count:
-        raise ValueError("A quiz of essays alone cannot be an assignment: give it a question that the key marks.")
+        raise ValueError("A quiz with only essays cannot be an assignment: add a question that the key marks.")
     found = [
         {number: one.question.points for number, one in enumerate(form.variants, 1) if one.question.kind == "essay"}
         for form in forms

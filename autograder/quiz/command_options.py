@@ -56,7 +56,7 @@ def font_warning(quiz: QuizInputs) -> str | None:
     if missing is None:
         return None
     return (
-        f"No font on this machine has {missing!r}: in PDFs a box stands in its place. Install one that has it, such "
+        f"No font on this machine has {missing!r}: PDFs show a box in its place. Install a font that has it, such "
         "as Google's Noto, and make the quiz again."
     )
 

@@ -113,7 +113,7 @@ def of_moodle(answer: Answer, text: str) -> Any:
         case Gaps():
             parts = re.split(r"(?:^|; )part (\d+): ", text)
             if parts[0] or sorted(map(int, parts[1::2])) != list(range(1, len(answer.gaps) + 1)):
-                raise ValueError(f"{text!r} is not {len(answer.gaps)} parts, `part 1: ...; part 2: ...`")
+                raise ValueError(f"{text!r} does not have {len(answer.gaps)} parts, `part 1: ...; part 2: ...`")
             filled = {
                 list(answer.gaps)[int(number) - 1]: given
                 for number, given in zip(parts[1::2], parts[2::2], strict=True)
@@ -138,7 +138,8 @@ def of_canvas(answer: Answer, text: str) -> Any:
             parts = _parts(text)
             if len(parts) != len(answer.gaps):
                 raise ValueError(
-                    f"{text!r} is {len(parts)} parts for {len(answer.gaps)} gaps, and Canvas does not say which"
+                    f"{text!r} has {len(parts)} parts for {len(answer.gaps)} gaps, and Canvas does not say which is "
+                    "which"
                 )
             read = {
                 name: _blank_of_canvas(gap, part.strip())

@@ -32,7 +32,7 @@ KEY, KEY_TABLE, SUMMARY = "key.json", "key.csv", "summary.txt"
 # all other formats are treated as containing answers: learning platforms need them for marking
 HANDED_OUT = {"html", "ipynb", "md", "pdf"}
 _BATCH = 10  # forms per task of a process
-_FEW = 20  # forms that are too few to start another process for
+_FEW = 20  # too few forms to start another process for
 
 
 @dataclass(frozen=True)

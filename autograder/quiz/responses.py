@@ -50,7 +50,7 @@ class Responses:
         self._by_id = {form.student.id.casefold(): form for form in self.forms}
 
     def form(self, student: str, where: str) -> Form | None:
-        """The form of a student, who is recorded as having submitted; None for an unknown student, who is recorded."""
+        """Return a student's form and record the submission; record an unknown student, and return None."""
         found = self._by_id.get(student.strip().casefold())
         if found is None:
             self.strangers.append(Problem(where, student.strip() or "somebody", None, "has no form in this key"))

@@ -244,7 +244,7 @@ def _unreadable(responses: Responses) -> Iterator[Sequence[object]]:
 
 
 def _write_csv(to: Path, lines: Iterable[Sequence[object]]) -> None:
-    # with a byte order mark, by which spreadsheets recognise UTF-8, where people edit the file
+    # if people edit the file: with a byte order mark, from which spreadsheets recognise UTF-8
     with to.open("w", newline="", encoding="utf-8-sig" if to.name == BY_HAND else "utf-8") as file:
         # escape only texts: our numbers may begin with a minus, and formulas can come only from other people
         csv.writer(file).writerows([cell if _is_number(cell) else neutral(cell) for cell in line] for line in lines)

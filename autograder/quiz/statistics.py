@@ -316,7 +316,7 @@ def items(marked_forms: Sequence[MarkedForm]) -> list[ItemStatistics]:
 def _handed_in(marked_forms: Sequence[MarkedForm]) -> list[MarkedForm]:
     there = [marked_form for marked_form in marked_forms if marked_form.is_handed_in]
     if not there:
-        raise ValueError("No student of this key handed anything in.")
+        raise ValueError("No student in this key has handed anything in.")
     return there
 
 

@@ -84,7 +84,7 @@ def _letters(text: str, num: int) -> list[int]:
     marks = list(marks[0]) if len(marks) == 1 else marks
     known = {letter(place): place for place in range(num)}
     if not marks or any(mark.upper() not in known for mark in marks):
-        raise ValueError(f"{text!r} is not made of the letters A to {letter(num - 1)}")
+        raise ValueError(f"{text!r} must consist of the letters A to {letter(num - 1)}")
     places = [known[mark.upper()] for mark in marks]
     if len(set(places)) < len(places):
         raise ValueError(f"{text!r} has a letter twice")

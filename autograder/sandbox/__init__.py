@@ -34,7 +34,7 @@ class Tier:
     """
 
     namespaces: bool = False
-    user: bool = False  # a user id of its own
+    user: bool = False  # its own user ID
     landlock: bool = False
 
     @property
@@ -199,13 +199,13 @@ def plan(
         "landlock": tier.landlock,
         "visible": [*visible_paths(hidden, gpus.folders() if devices else ()), *shown],
         "devices": list(devices),
-        # a user id of its own, so that no submission can use up the processes of another
+        # its own user ID, so that no submission can use up another's processes
         "user": secrets.choice(_USERS) if tier.user else None,
         "memory_bytes": limits.memory_bytes,
         "is_address_space_limited": limits.is_address_space_limited,
         "disk_bytes": limits.disk_bytes,
         "cpu_s": limits.cpu_s,
         "num_processes": limits.num_processes,
-        # without a network of its own, a UNIX socket could reach a service of this machine by its path
+        # without its own network, a UNIX socket could reach a service of this machine by its path
         "filter": seccomp.program(has_unix_sockets=tier.namespaces, has_gpus=bool(devices)),
     }

@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
 
 def fingerprints(tokens: Sequence[Token]) -> dict[int, list[Span]]:
-    """The fingerprints of a sequence, each with the lines of its occurrences; none spans two parts."""
+    """The fingerprints of a sequence, each with the lines of its occurrences; a fingerprint never spans two parts."""
     found: dict[int, list[Span]] = {}
     for part in _parts(tokens):
         grams = [part[at : at + LENGTH] for at in range(len(part) - LENGTH + 1)]

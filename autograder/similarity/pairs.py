@@ -17,7 +17,7 @@ from autograder.similarity.fingerprints import Span, fingerprints
 from autograder.similarity.tokens import imported_names, own_attributes, tokens
 
 LINE = 0.94  # pairs at or above it are shown; `python tests/bench similarity` measures how many are on each side
-FEWEST = 40  # the fewest fingerprints of its own with which a work is compared
+FEWEST = 40  # works with fewer fingerprints of their own are not compared
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def _misplaced(path: Path, assignment: str) -> str:
     meant = {due.rpartition("/")[2].casefold(), assignment.casefold()}
     held = sorted(os.listdir(path)) if path.is_dir() and not path.is_symlink() else []
     near = [name for name in held if name.casefold() in meant]
-    return f"it holds {shown(near[0])} where {due} is looked for; move it there" if near else ""
+    return f"it holds {shown(near[0])}, but {due} is needed; move it there" if near else ""
 
 
 def _odd(name: str) -> str:
@@ -77,5 +77,5 @@ def _odd(name: str) -> str:
     if any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in name):
         return "it holds a line break or another control character"
     if odd := [one for one in _GLOB if one in name]:
-        return f"it holds {odd[0]}, by which nbgrader means other names too"
-    return "it begins with a dot, so that nbgrader does not see it" if name.startswith(".") else ""
+        return f"it holds {odd[0]}, which nbgrader treats as a pattern for other names"
+    return "it begins with a dot, so nbgrader does not see it" if name.startswith(".") else ""

@@ -66,7 +66,7 @@ def submitted_at(coursedir: CourseDirectory, folder: str) -> datetime | None:
     if Policy(config=settings_of(coursedir)).trust_timestamps:
         return _read_timestamp(written)
     coursedir.log.warning(
-        "%s was written by the student and is ignored; no collector noted a time in %s, so nothing is late.",
+        "%s was written by the student and is ignored; no collector recorded a time in %s, so nothing is late.",
         written,
         COLLECTED,
     )

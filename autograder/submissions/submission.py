@@ -70,7 +70,7 @@ def _repaired(submitted: NotebookNode, release: NotebookNode) -> NotebookNode:
             repaired.attachments = cell.attachments
         cells.insert(0, repaired)
     if not any(is_solution(cell) for cell in cells):
-        raise Malformed("The notebook has no cell of this assignment; was another file submitted?")
+        raise Malformed("The notebook has no cell of this assignment; was a different file submitted?")
     before = ""
     for cell in release.cells:
         if grade_id(cell) in known and is_grade(cell):

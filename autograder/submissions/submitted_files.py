@@ -103,7 +103,7 @@ def _why_absent(path: Path) -> str:
     if others := other_notebooks(path.parent, path.name):
         names = ", ".join(shown(other.name) for other in others[:3]) + (", ..." if len(others) > 3 else "")
         return (
-            f"The submission holds no {path.name} but {len(others)} other notebooks ({names[:200]}), so that it is "
-            "not clear which one counts. Hand in one notebook, under its own name."
+            f"The submission holds no {path.name} but {len(others)} other notebooks ({names[:200]}), so it is not "
+            "clear which one counts. Hand in one notebook, under that name."
         )
     return f"The submission holds no {path.name}. Hand the notebook in as {path.name}."

@@ -226,7 +226,7 @@ def test_scores_arrive_in_an_lms_over_lti(hub_tools, tmp_path, monkeypatch):  # 
         (teaching / "lti.toml").write_text(SETTINGS.format(client=CLIENT_ID, url=lms.url))
         said = teach("autograder", "passback", "--rename", f"{NAME}=Sums")
         assert "Scores sent: 2" in said and f"noor {NAME} waiting to be graded" in said
-        assert f"mia {NAME} the LMS gives nobody, or several, with the address mia@example.org" in said
+        assert f"mia {NAME} the LMS lists no user, or several, with the address mia@example.org" in said
         assert [(one["tag"], one["label"], one["scoreMaximum"]) for one in lms.columns] == [(NAME, "Sums", 5)]
         given = {who: [(one["column"], one["scoreGiven"]) for one in scores] for who, scores in lms.scores.items()}
         assert given == {"lms-ada": [(NAME, 5)], "lms-zoe": [(NAME, 3)]}

@@ -154,7 +154,7 @@ def test_a_worker_with_another_grader_judges_nothing(tmp_path, monkeypatch):
     hand_in(course, "anna")
     monkeypatch.setattr(ray_engine, "engine_sha256", lambda: "another")
     ((_, judged),) = judge_class(lab(course), ["anna"], RayCluster())
-    assert "has another version of autograder or worldsize. Install the same there" in judged.fault
+    assert "has a different version of autograder or worldsize. Install the same there" in judged.fault
     assert judged.report is None
 
 

@@ -139,8 +139,8 @@ def test_a_fault_that_is_not_said_is_drawn_the_same_by_the_same_seed():
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (lambda: SlowRank(0, factor=0.5), "factor is 0.5; it is how many times slower, 1 or more"),
-        (lambda: SlowRank(0, share=2), "share is 2; it is the part of the rank's steps"),
+        (lambda: SlowRank(0, factor=0.5), "factor is 0.5; it must be how many times slower, 1 or more"),
+        (lambda: SlowRank(0, share=2), "share is 2; it must be the fraction of the rank's steps"),
         (lambda: LostRank(0, after_calls=-1), "after_calls must be a number of operations, 0 or more; got -1"),
         (lambda: SlowRank(9), "a fault names rank 9, but the run has ranks 0 to 3"),
         (lambda: LostRank(9), "a fault names rank 9"),
@@ -158,7 +158,7 @@ def test_what_is_no_fault_is_refused():
     for faults in (3, "slow"):
         with pytest.raises(ValueError, match="is not a fault; give one of"):
             emulated(work_and_meet, faults=faults)
-    with pytest.raises(ValueError, match=r"faults is a list; write faults=\[SlowRank\(rank=0"):
+    with pytest.raises(ValueError, match=r"faults must be a list; write faults=\[SlowRank\(rank=0"):
         emulated(work_and_meet, faults=SlowRank(0))
 
 

@@ -166,7 +166,7 @@ def test_forms_whose_essays_differ_in_their_place_are_not_assigned(course, tmp_p
         assign(root / "quiz/answers/key.json", root, "other")
     key["blueprint"] |= {"count": 1}
     (root / "quiz/answers/key.json").write_text(json.dumps(key))
-    with pytest.raises(ValueError, match="A quiz of essays alone cannot be an assignment"):
+    with pytest.raises(ValueError, match="A quiz with only essays cannot be an assignment"):
         assign(root / "quiz/answers/key.json", root, "other")
 
 

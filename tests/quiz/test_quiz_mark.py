@@ -113,7 +113,7 @@ def test_an_encoding_that_is_none_of_these_is_reported_and_can_be_named(run, dea
 
 
 UNREADABLE = [
-    ("single", "E", "'E' is not made of the letters A to C"),
+    ("single", "E", "'E' must consist of the letters A to C"),
     ("single", "A, B", "chooses 2 options; choose one"),
     ("multiple", "A A", "has a letter twice"),
     ("numeric", "about 7", "'about 7' is not a number in ms"),
@@ -293,7 +293,7 @@ def test_moodle_without_an_attempt_in_progress_or_odd(run, dealt):
     result, _ = run(table.replace("Finished", "In progress"), "--force", "--unreadable-as-zero")
     assert result.exit_code == 1 and "the attempt is 'In progress' and not 'Finished'" in result.output
     result, _ = run(table.replace("Finished", "-"), "--force")
-    assert result.exit_code == 1 and "No student of this key handed anything in" in result.output
+    assert result.exit_code == 1 and "No student in this key has handed anything in" in result.output
     result, _ = run(table.replace("Username", "Login"), "--force")
     assert result.exit_code == 1 and "the roster's ids must be in one of them" in result.output
 
@@ -507,7 +507,7 @@ def test_gaps_in_a_list_are_distinguished_and_none_is_filled_twice(dealt):
 @pytest.mark.parametrize("parts", ["part 1: 14; part 2: x; part 9: y", "part 1: 14; part 2: x; part 2: y"])
 def test_parts_of_a_cloze_that_are_not_each_there_once_are_refused(dealt, parts):
     form = dealt[0][0]
-    with pytest.raises(ValueError, match="is not 3 parts"):
+    with pytest.raises(ValueError, match="does not have 3 parts"):
         of_moodle(form.variants[number_of(form, "cloze") - 1].answer, parts)
 
 

@@ -319,5 +319,5 @@ def test_the_overview_by_hand():
     assert totals.mean == pytest.approx(np.mean(fractions)) and totals.middle == pytest.approx(np.median(fractions))
     assert totals.num_passed == sum(fraction >= 0.8 for fraction in fractions)
     nobody = [MarkedForm(one.form, one.answered, False) for one in marked_forms]
-    with pytest.raises(ValueError, match="No student of this key"):
+    with pytest.raises(ValueError, match="No student in this key"):
         statistics.overview(nobody)

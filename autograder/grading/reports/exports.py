@@ -39,7 +39,7 @@ class Grades(ExportPlugin):
 
 
 def write_table(rows: Iterable[Standing], to: Path) -> None:
-    """Write a CSV with nbgrader's columns and `status`; where there is no final score, the cell is empty."""
+    """Write a CSV with nbgrader's columns and `status`; without a final score, the cell is empty."""
     columns = ["assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"]
     columns += ["raw_score", "late_submission_penalty", "score", "max_score", "status"]
     lines = [
@@ -98,5 +98,7 @@ def renamed(text: str) -> tuple[str, str]:
     """Split `lab01=Lab 1 (4711)` into an assignment's name here and elsewhere. Raises: ValueError."""
     here, equals, elsewhere = text.partition("=")
     if not (here and equals and elsewhere):
-        raise ValueError(f"{text!r} renames nothing: write an assignment's name here, = and its name there.")
+        raise ValueError(
+            f"{text!r} renames nothing: write the assignment's name here, = and its name in the other system."
+        )
     return here, elsewhere

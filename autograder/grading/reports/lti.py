@@ -50,7 +50,7 @@ class Platform(BaseModel):
 
 
 def read_platform(file: Path) -> Platform:
-    """The settings in a file. Raises: ValueError."""
+    """Read the settings in a file. Raises: ValueError."""
     try:
         found = Platform.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
@@ -98,7 +98,7 @@ class _Lms:
     def try_send(self, row: Standing, names: Mapping[str, str]) -> str:
         """Like `send`, but return a reason if the LMS does not answer, and stop asking after several failures."""
         if self._num_unanswered == _MAX_UNANSWERED:
-            return "not sent: the LMS answers no more"
+            return "not sent: the LMS no longer answers"
         try:
             reason = self.send(row, names)
         except OSError as error:  # requests' own errors are
@@ -113,7 +113,7 @@ class _Lms:
             return row.state.exported
         user_id = self._user_ids.get(row.email.lower())
         if not user_id:
-            return f"the LMS gives nobody, or several, with the address {row.email or '(none)'}"
+            return f"the LMS lists no user, or several, with the address {row.email or '(none)'}"
         try:
             self._grades.put_grade(_grade(row, row.submitted_score, user_id), self._column(row, names))
         except LtiServiceException as error:

@@ -146,13 +146,13 @@ def write(checklists: Sequence[Checklist], to: Path) -> None:
 
 
 def page(checklists: Sequence[Checklist]) -> str:
-    """An HTML page that loads nothing: everybody's checklist, and above them who has done how much."""
+    """Make an HTML page that loads nothing: a summary of how much each student has done, then their checklists."""
     environment = templates()
     return environment.get_template("progress.html.j2").render(checklists=checklists)
 
 
 def table(checklists: Sequence[Checklist]) -> str:
-    """A CSV with a line for each student and assignment; where there is no final score, the cell is empty."""
+    """A CSV with a line for each student and assignment; without a final score, the cell is empty."""
     text = StringIO()
     writer = csv.writer(text)
     writer.writerow(["student", "name", "kind", "assignment", "state", "score", "max_score", "late_points"])

@@ -144,8 +144,8 @@ def _handed_in_twice(coursedir: CourseDirectory, assignment: str) -> list[str]:
     """Return a sentence for each team with submissions from several members."""
     teams = handed_in_by(coursedir, assignment).values()
     return [
-        f"{assignment}, handed in by several of one team: {', '.join(handed)}; {handed[0]}'s counts, as the last by "
-        f"{COLLECTED}, or without times there as the first on the roster."
+        f"{assignment}, handed in by several members of a team: {', '.join(handed)}; {handed[0]}'s counts: the last "
+        f"one in {COLLECTED} or, without times there, the first on the roster."
         for handed in teams
         if len(handed) > 1
     ]

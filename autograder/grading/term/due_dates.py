@@ -51,7 +51,7 @@ def due_date(assignment: Any, extension: timedelta | None) -> datetime | None:
 
 
 def extend(coursedir: CourseDirectory, student: str, assignment: str, days: float) -> str:
-    """Give a student so many days after the class's due date; return a sentence on when the work is due.
+    """Give a student this many days after the class's due date; return a sentence on when the work is due.
 
     Raises:
         ValueError: the gradebook knows no such student or assignment, the days are out of bounds, or the roster or the
@@ -89,7 +89,7 @@ def _known(gradebook: Gradebook, student: str, assignment: str) -> Any:
         gradebook.find_student(student)
     except MissingEntry:
         raise ValueError(
-            f"The gradebook knows no student {student}: `autograder roster import` enters a class."
+            f"The gradebook does not know the student {student}: `autograder roster import` enters a class."
         ) from None
     return found
 

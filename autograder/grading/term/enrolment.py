@@ -95,7 +95,9 @@ def _refuse_other_case(students: Sequence[Student], entered: Collection[str]) ->
     new = [one.id for one in students if one.id not in entered]
     if slips := [one for one in new if one.casefold() in known]:
         said = ", ".join(f"{one} is {known[one.casefold()]}" for one in slips)
-        raise ValueError(f"Ids that the gradebook writes in other letters: {said} there. Write them as it does.")
+        raise ValueError(
+            f"IDs that differ from the gradebook's only in case: {said} there. Write them as the gradebook does."
+        )
 
 
 def _alone(students: Sequence[Student]) -> list[str]:

@@ -1,7 +1,7 @@
 """Points given by hand, which later gradings keep for as long as the student's answer stays as it was read.
 
 nbgrader marks every such answer as "needs manual grading" again whenever a submission is graded. Here the gradebook
-also holds a hash of each answer as it was graded last, in a table of its own, so that both are restored together.
+also holds a hash of each answer as it was graded last, in its own table, so that both are restored together.
 """
 
 from __future__ import annotations

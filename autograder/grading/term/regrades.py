@@ -30,7 +30,7 @@ def of_class(coursedir: CourseDirectory, assignment: str) -> list[RegradeRequest
 
 
 def points_of(coursedir: CourseDirectory, assignment: str, student: str) -> dict[str, str]:
-    """The points of each graded cell, such as "2 of 3"; none before the work is graded."""
+    """Return the points of each graded cell, such as "2 of 3"; empty before the work is graded."""
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         grades = _grades(gradebook, coursedir, assignment, student)
         return {name: f"{grade.score:g} of {grade.max_score:g}" for name, grade in grades.items()}
@@ -47,11 +47,11 @@ def answer(
     every = requests(coursedir, assignment, student)
     if not every:
         askers = ", ".join(dict.fromkeys(one.student for one in of_class(coursedir, assignment))) or "nobody"
-        raise ValueError(f"{student} asks for no regrade of {assignment}; who does: {askers}.")
+        raise ValueError(f"{student} has not asked for a regrade of {assignment}; these students have: {askers}.")
     asked = [one for one in every if one.cell == cell]
     if not asked:
         known = ", ".join(one.cell or '""' for one in every)
-        raise ValueError(f"{student} asks nothing about {cell or 'the whole'} of {assignment}, but about {known}.")
+        raise ValueError(f"{student} has not asked about {cell or 'the whole'} of {assignment}, only about {known}.")
     if not words.strip():
         raise ValueError("Give an answer in words: the student reads it in the feedback.")
     said = "no points changed"
@@ -73,7 +73,7 @@ def _enter(coursedir: CourseDirectory, assignment: str, student: str, cell: str,
             raise ValueError(f"{assignment} of {student} has no graded cell {cell or '(none named)'}; it has {known}.")
         grade = grades[cell]
         if not 0 <= points <= grade.max_score:
-            raise ValueError(f"{points:g} points are not possible: {cell} has from 0 to {grade.max_score:g}.")
+            raise ValueError(f"{points:g} points are not possible: {cell} takes 0 to {grade.max_score:g}.")
         before = grade.score
         grade.manual_score, grade.needs_manual_grade = points, False
         gradebook.db.commit()
@@ -81,7 +81,7 @@ def _enter(coursedir: CourseDirectory, assignment: str, student: str, cell: str,
 
 
 def _grades(gradebook: Gradebook, coursedir: CourseDirectory, assignment: str, student: str) -> dict[str, Any]:
-    """The gradebook's records of the graded cells of a student's or a team's work, by name; none without such work."""
+    """The gradebook's records of the graded cells of a student's or a team's work, by name; empty without such work."""
     author = submitter_of(coursedir, assignment).get(student, student)
     try:
         notebook: Any = gradebook.find_submission_notebook(notebook_of(assignment), assignment, author)

@@ -1,1 +1,1 @@
-"""What check authors import, through `autograder.checks`; it runs in the judge."""
+"""Everything that check authors import through `autograder.checks`; it runs in the judge."""

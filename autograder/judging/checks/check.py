@@ -28,7 +28,7 @@ class PartlyHeld(CheckFailed):
 
     def __init__(self, share: float, expected: str, actual: str, hint: str = "") -> None:
         if not 0 < share < 1:
-            raise ValueError(f"a part is a share between 0 and 1, not {share}")
+            raise ValueError(f"a part must be a share from 0 to 1, not {share}")
         super().__init__(expected, actual, hint)
         self.share = share
 
@@ -36,7 +36,7 @@ class PartlyHeld(CheckFailed):
 class StudentFailed(Exception):
     """A run of the student's code that returned no values; `outcome` says how it ended, the text says why.
 
-    `may_be_external` is True where a different process on the machine may have taken the time or memory that it needed.
+    `may_be_external` is True if a different process on the machine may have taken the time or memory that it needed.
     """
 
     def __init__(self, outcome: Outcome, message: str, may_be_external: bool = False) -> None:
@@ -47,7 +47,7 @@ class StudentFailed(Exception):
 
 @contextmanager
 def hinted(hint: str) -> Iterator[None]:
-    """Add a hint to the report where a run in this block hangs; crashes and forbidden calls have their own text."""
+    """Add a hint to the report if a run in this block hangs; crashes and forbidden calls have their own text."""
     try:
         yield
     except StudentFailed as failed:
@@ -57,7 +57,7 @@ def hinted(hint: str) -> Iterator[None]:
 
 
 def points(num_points: float, *, cell: str, needs: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator that makes a function a hidden check; its docstring is what the student reads in the feedback."""
+    """Make a decorator that turns a function into a hidden check; students read its docstring in the feedback."""
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         if not function.__doc__:

@@ -1,4 +1,4 @@
-"""What hidden checks draw at random, from the generator that a check gets."""
+"""Random values for hidden checks, drawn from the generator that a check gets."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _SOURCE = "drawn for one check, 2026"
 
 
 def whole(rng: torch.Generator, low: int, high: int) -> int:
-    """A whole number from low to high, both included."""
+    """Draw a whole number from low to high, both included."""
     import torch
 
     return int(torch.randint(low, high + 1, (), generator=rng))
 
 
 def between(rng: torch.Generator, low: float, high: float) -> float:
-    """A number from low to high."""
+    """Draw a number from low to high."""
     import torch
 
     return low + (high - low) * float(torch.rand((), generator=rng, dtype=torch.float64))
 
 
 def shuffled(rng: torch.Generator, items: Sequence[_T]) -> list[_T]:
-    """The items in a drawn order."""
+    """Shuffle the items into a drawn order."""
     import torch
 
     return [items[place] for place in torch.randperm(len(items), generator=rng).tolist()]
 
 
 def positive(rng: torch.Generator, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Values from 0.5 to 1.5, by default in float32: no sum of them is near zero, so that a changed sign shows."""
+    """Draw values from 0.5 to 1.5, by default in float32: no sum of them is near zero, so a wrong sign shows."""
     import torch
 
     return torch.rand(shape, generator=rng, dtype=torch.float64).add(0.5).to(dtype or torch.float32)
 
 
 def drawn_cluster(rng: torch.Generator, num_gpus: int, num_nodes: int = 1) -> Cluster:
-    """GPUs on links of drawn latency and rate, far slower between nodes, with a NIC for each GPU."""
+    """Draw a cluster: links of random latency and rate, far slower between nodes, and a NIC for each GPU."""
     latency_s, bytes_per_s = 1e-6 * whole(rng, 1, 4), 1e9 * whole(rng, 100, 400)
     return Cluster(
         name="drawn",

@@ -1,6 +1,6 @@
 """Sums on their way over the emulated wire: whose parts are in each number that ranks send each other.
 
-For any algorithm that adds up tensors by messages: a ring, a tree, direct exchange.
+They fit any algorithm that adds up tensors with messages: a ring, a tree, direct exchange.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _RECEIVE = "What ranks know of each other comes from what they receive."
 
 
 class Parts:
-    """Drawn whole numbers, by rank and element, of which no two sums over other ranks or elements are equal.
+    """Drawn whole numbers, by rank and element, such that sums over different ranks or elements are never equal.
 
-    So a number on the wire says whose parts are in it: the mask has a bit for each rank. All sums are exact.
+    A number on the wire therefore shows whose parts are in it: the mask has a bit for each rank. All sums are exact.
     """
 
     def __init__(self, rng: torch.Generator, world_size: int, size: int, dtype: torch.dtype | None = None) -> None:
@@ -41,13 +41,13 @@ class Parts:
         self.of_rank = list(drawn.to(dtype))
 
     def total(self, ranks: Iterable[int]) -> torch.Tensor:
-        """The sum over these ranks."""
+        """Return the sum over these ranks."""
         import torch
 
         return torch.stack([self.of_rank[rank] for rank in ranks]).sum(dim=0)
 
     def read(self, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The mask of each number but zeros, -1 where it is no such sum, and the element that it belongs to."""
+        """Return the mask of each nonzero number, -1 if it is not such a sum, and the element that it belongs to."""
         import torch
 
         numbers = numbers.detach().double().flatten()
@@ -57,24 +57,24 @@ class Parts:
         return torch.where(is_sum, self._masks[found // self.size], -1), found % self.size
 
     def mask_in(self, value: Any, wanted: torch.Tensor) -> int:
-        """The mask of all numbers that a rank returned in the place of `wanted`; -1 where they have none or several."""
+        """Return the mask of all numbers that a rank returned in place of `wanted`; -1 if they have none or several."""
         given = tensor_like(value, wanted)
         masks = self.read(given)[0].unique().tolist() if given is not None else []
         return masks[0] if len(masks) == 1 else -1
 
 
 def mask_of(ranks: Iterable[int]) -> int:
-    """The mask of these ranks."""
+    """Return the mask of these ranks."""
     return sum(1 << rank for rank in ranks)
 
 
 def named(mask: int) -> str:
-    """The ranks of a mask, such as `0 + 2`."""
+    """Name the ranks of a mask, such as `0 + 2`."""
     return " + ".join(str(rank) for rank in range(mask.bit_length()) if mask >> rank & 1) or "none"
 
 
 def draw_parts(values: Sequence[Any], chunks: Sequence[torch.Tensor], parts: Parts, ranks: Sequence[int]) -> Drawn:
-    """Whose parts are in the chunks that ranks returned."""
+    """Draw whose parts are in the chunks that ranks returned."""
     from worldsize.draw.contrast import grid
 
     rows = {}
@@ -92,10 +92,10 @@ def expect_partial_sums(
     needed: Mapping[int, torch.Tensor],
     takes_others: bool = False,
 ) -> None:
-    """Raise CheckFailed unless all numbers sent are sums of parts that had come to their sender by then.
+    """Raise CheckFailed unless all numbers sent are sums of parts that their sender had received by then.
 
     Every rank in `needed` must receive the parts of all `ranks` for its elements there. With `takes_others`, numbers
-    that are no sums may be sent, too. Zeros always may: they fill up.
+    that are not such sums may be sent too. Zeros may always be sent, as padding.
     """
     import torch
 
@@ -114,31 +114,33 @@ def expect_partial_sums(
         if not (takes_others or is_sum.all()):
             raise CheckFailed(
                 f"rank {sender} to send rank {receiver} sums of ranks' parts, each part once",
-                f"{int((~is_sum).sum())} of {len(masks)} numbers in a message that are no such sum",
-                "What comes in one step is what goes out in the next: as it is where sums are handed out, with this "
-                "rank's own part added where they are made. Wait for it first.",
+                f"{int((~is_sum).sum())} of {len(masks)} numbers in a message that are not such sums",
+                (
+                    "Send in each step what came in the step before: unchanged while finished sums are handed out, "
+                    "with this rank's own part added while sums are made. Wait for it first."
+                ),
             )
         early = (masks & ~held[sender, elements])[is_sum]
         if early.any():
             raise CheckFailed(
                 f"rank {sender} to send on what it has received",
-                f"a message with the part of rank {named(int(early[early > 0][0]))} before it had come over the wire",
+                f"a message with the part of rank {named(int(early[early > 0][0]))} before it arrived over the wire",
                 f"{_RECEIVE} Wait for it before you pass it on.",
             )
     for rank, elements in needed.items():
         missing = mask_of(ranks) & ~held[rank, elements]
         if missing.any():
             raise CheckFailed(
-                f"the parts of all ranks to come to rank {rank} over the wire",
-                f"elements into which the part of rank {named(int(missing[missing > 0][0]))} never went on the way",
+                f"the parts of all ranks to reach rank {rank} over the wire",
+                f"elements to which the part of rank {named(int(missing[missing > 0][0]))} was never added on the way",
                 _RECEIVE,
             )
 
 
 def expect_short_messages(run: Run, parts: Parts, owner: torch.Tensor, num_pieces: int) -> None:
-    """Raise CheckFailed where a message has more elements than its tensor's divided by `num_pieces`, rounded up.
+    """Raise CheckFailed if a message has more elements than its tensor divided by `num_pieces`, rounded up.
 
-    `owner` has the number of each element's tensor.
+    `owner` maps each element to the index of its tensor.
     """
     for one in run.exchanges:
         sent = one.tensor()
@@ -149,12 +151,12 @@ def expect_short_messages(run: Run, parts: Parts, owner: torch.Tensor, num_piece
             raise CheckFailed(
                 f"messages of at most {most} elements of a tensor of {num}",
                 f"one of {len(sent)} from rank {one.ranks[0]}",
-                "Cut the tensor as evenly as possible, and send one chunk a step.",
+                "Split the tensor as evenly as possible, and send one chunk per step.",
             )
 
 
 def expect_dtype(run: Run, dtype: torch.dtype) -> None:
-    """Raise CheckFailed where numbers travel in another dtype."""
+    """Raise CheckFailed if numbers are sent in a different dtype."""
     wanted = str(dtype).removeprefix("torch.")
     if others := {one.dtype for one in run.exchanges if one.body} - {wanted}:
         raise CheckFailed(

@@ -1,4 +1,4 @@
-"""Pictures next to the words of hidden checks, each in a quarter of its bytes: a feedback page may hold many."""
+"""Pictures for the messages of hidden checks, a quarter of the usual size, because a feedback page may hold many."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class InFewColours:
         self._picture, self.alt = picture, picture.alt
 
     def png(self) -> bytes:
-        """The bytes of a PNG file."""
+        """Encode the picture as a PNG file."""
         from PIL import Image
 
         file = io.BytesIO()
@@ -31,21 +31,21 @@ class InFewColours:
 
 
 def draw_timeline(run: Timeline, title: str, streams: Sequence[str] | None = None) -> Drawn:
-    """When each rank was busy, or what it did on these streams."""
+    """Draw when each rank was busy, or what it did on these streams."""
     from worldsize.draw import timeline as drawn
 
     return InFewColours(drawn(run, title, streams=streams))
 
 
 def draw_messages(timeline: Timeline, title: str = "What your ranks sent") -> Drawn:
-    """Each message's sender and receiver, step by step."""
+    """Draw each message's sender and receiver, step by step."""
     from worldsize.draw import messages
 
     return InFewColours(messages(timeline, title))
 
 
 def draw_bars(wanted: Mapping[str, float], given: Mapping[str, float], title: str, unit: str) -> Drawn:
-    """Bars of what was expected next to what there was."""
+    """Draw bars of the expected next to the actual values."""
     from worldsize.draw.contrast import bars
 
     return bars(dict(wanted), dict(given), title, unit)

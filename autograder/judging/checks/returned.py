@@ -11,9 +11,9 @@ _MAX_SHOWN, _MAX_DIGITS, _MAX_DEPTH, _MAX_CHARS = 12, 9, 3, 160
 
 
 def entry(value: Any, *places: int | str) -> Any:
-    """The entry at these places of nested lists, tuples and dicts; None where there is none.
+    """Return the entry at this path in nested lists, tuples and dicts; None if there is none.
 
-    A number counts from 0 in a list or tuple, and is a key of a dict.
+    A number is an index into a list or tuple, or a key of a dict.
     """
     for place in places:
         if isinstance(value, dict):
@@ -26,12 +26,12 @@ def entry(value: Any, *places: int | str) -> Any:
 
 
 def entries(value: Any, num: int) -> list[Any]:
-    """The first `num` entries of a list or tuple, with None for those that it lacks."""
+    """Return the first `num` entries of a list or tuple, with None for missing ones."""
     return [entry(value, place) for place in range(num)]
 
 
 def tensor_like(value: Any, wanted: torch.Tensor) -> torch.Tensor | None:
-    """The value where it is a tensor of the shape and type of `wanted`; None otherwise."""
+    """Return the value if it is a tensor of the shape and type of `wanted`; None otherwise."""
     import torch
 
     is_tensor = isinstance(value, torch.Tensor)
@@ -39,12 +39,12 @@ def tensor_like(value: Any, wanted: torch.Tensor) -> torch.Tensor | None:
 
 
 def integer(value: Any) -> int | None:
-    """The value where it is a whole number of at most 64 bits; None otherwise."""
+    """Return the value if it is a whole number of at most 64 bits; None otherwise."""
     return value if type(value) is int and abs(value) < 1 << 63 else None
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """True where two values have the same form and, to the last bit, the same numbers; a nan equals none."""
+    """Whether two values have the same structure and bitwise the same numbers; nan equals nothing."""
     import torch
 
     if type(one) is not type(other):

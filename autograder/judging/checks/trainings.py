@@ -1,4 +1,4 @@
-"""Check a training by a submitted program: complete, right, as fast as ours, and resumed after a failure."""
+"""Checks of a training by a submitted program: complete, right, as fast as ours, and resumed after a failure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from worldsize.check import CheckFailed
 if TYPE_CHECKING:
     from worldsize.bench import Disturbance, Program, RestartPolicy, Task, TextTask, TrainingSpec, Trial
 
-# of the way that the weights went; a sum in another order differs by 1e-6 to 1e-4, a lost sample by 5e-3
+# of the distance that the weights moved; a sum in another order differs by 1e-6 to 1e-4, a lost sample by 5e-3
 _TOLERANCE = 2e-3
 _LOSS_TOLERANCE = 2e-3
-_SAME_WAY = 0.5  # the least cosine between the ways that the weights went
+_SAME_WAY = 0.5  # the least cosine between the directions in which the weights moved
 
 
 def expect_whole(trial: Trial, task: Task | TextTask, what: str) -> None:
     """Raise CheckFailed unless every sample of every step was handed out and weights came back."""
     if missed := trial.record.missed(task):
         raise CheckFailed(
-            f"every sample of all {task.num_steps} global batches is taken, each by one rank",
+            f"every sample of all {task.num_steps} global batches is taken by exactly one rank",
             f"{what}: samples of step {missed[0]} were never asked for",
             "The shares of all ranks together are the whole batch; look at what the last rank takes.",
         )
@@ -53,7 +53,7 @@ def expect_weights(trial: Trial, task: Task | TextTask, what: str, hint: str) ->
 
 
 def is_right(trial: Trial, task: Task | TextTask, world_size: int) -> bool:
-    """True where all ranks took samples, and the weights are those of one process that trains on the whole batches."""
+    """Whether all ranks took samples, and the weights are those of one process that trains on the whole batches."""
     from worldsize import bench
 
     record = trial.record
@@ -73,8 +73,8 @@ def expect_same_way(trial: Trial, task: Task | TextTask, what: str, hint: str) -
     cosine = float(torch.cosine_similarity(way, alone.weights - alone.initial, dim=0))
     if not cosine >= _SAME_WAY:
         raise CheckFailed(
-            "weights that go the way of one process that trains on the whole batches",
-            f"{what}: they went another way (a cosine of {cosine:.2f})",
+            "weights that move in the same direction as those of one process that trains on the whole batches",
+            f"{what}: they moved in a different direction (a cosine of {cosine:.2f})",
             hint,
         )
 
@@ -109,7 +109,7 @@ def expect_losses(
 
 
 def expect_resumed(trial: Trial, task: Task | TextTask, struck: Disturbance, allowed_loss: int, what: str) -> int:
-    """The step at which processes resumed after a failure, if they took all steps from there."""
+    """Return the step at which processes resumed after a failure; they must take all steps from there."""
     assert struck.time_s is not None
     after = [take for take in trial.record.takes if take.time_s > struck.time_s]
     before = {take.process for take in trial.record.takes if take.time_s <= struck.time_s}
@@ -142,10 +142,10 @@ def expect_resumed(trial: Trial, task: Task | TextTask, struck: Disturbance, all
 
 
 def disturbed(program: Program, spec: TrainingSpec, seed: int, policy: RestartPolicy, struck: Disturbance) -> Trial:
-    """A training under torchrun in which a rank is killed or stopped.
+    """Train under torchrun while a rank is killed or stopped.
 
     Raises:
-        CheckFailed: no rank came so far, or the others waited for a rank that is silent.
+        CheckFailed: no rank got that far, or the others waited for a rank that is silent.
         StudentFailed: the job did not recover.
     """
     from worldsize import bench
@@ -169,7 +169,7 @@ def disturbed(program: Program, spec: TrainingSpec, seed: int, policy: RestartPo
 
 
 def described(struck: Disturbance, policy: RestartPolicy) -> str:
-    """What happens to a training, in words."""
+    """Say what happens to a training."""
     what = f"rank {struck.rank} was {'killed' if struck.kind == 'kill' else 'stopped'} at step {struck.step}"
     if policy.is_begun_anew and policy.is_cut:
         what += " and the newest file of the checkpoints lost its second half"
@@ -189,8 +189,8 @@ def expect_undisturbed_weights(
 ) -> None:
     """Raise CheckFailed unless the weights are those of the same program without the disturbance.
 
-    A mistake in the gradient has cost its points already. The hints are for other weights, and for another way. The
-    tolerance, by default that of rounding, is a share of the way that training went.
+    A mistake in the gradient has cost its points already. The hints are for different weights, and for a different
+    direction. The tolerance, by default that of rounding, is a fraction of the distance that the weights moved.
     """
     import torch
 
@@ -219,7 +219,7 @@ def expect_undisturbed_weights(
 def grade_speed(ratio: float, step_s: float, what: str, limits: tuple[float, float]) -> None:
     """Raise CheckFailed or PartlyHeld unless this share of the reference's speed is enough for full points.
 
-    `limits` are the shares that get no points, and full points.
+    `limits` are the shares of the speed that earn no points, and full points.
     """
     none, full = limits
     if ratio >= full:

@@ -1,8 +1,8 @@
-"""Check by the bodies of messages that ranks received enough to know the sum over all of them.
+"""Check from message bodies that ranks received enough to compute the sum over all ranks.
 
-Any algorithm will do: an all-reduce, a ring or a tree of messages, a sum on one rank that it hands out. Every number
-that goes over the wire is looked up among the sums of some ranks' shares; from those that a rank has received, and its
-own share, it must be possible to put the sum of all together.
+Any algorithm will do: an all-reduce, a ring or a tree of messages, a sum that one rank hands out. Every number that
+goes over the wire is looked up among the sums of subsets of ranks' shares; from those that a rank received, and its own
+share, it must be possible to compute the total.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from worldsize.emulate.launcher.exchanges import Exchange
 
-_RTOL, _ATOL = 2e-5, 1e-9  # by which a number on the wire may differ from the sum that it is
+_RTOL, _ATOL = 2e-5, 1e-9  # by which a number on the wire may differ from its sum
 _EXACT = 1e-9  # of a time
 _MANY = 8  # numbers: fewer may look like a sum by chance
 
@@ -36,14 +36,14 @@ class _Event(NamedTuple):
 
 @dataclass(frozen=True)
 class _Sums:
-    """The sums of shares by all sets of ranks, in each scale that they may travel in, by their values."""
+    """The sums of shares over all sets of ranks, in each scale in which they may be sent, sorted by value."""
 
     values: torch.Tensor  # ascending
     elements: torch.Tensor
     sets: torch.Tensor  # of ranks, a bit each
 
     def found(self, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """All sums that these numbers may be: the places of the numbers, the sums' elements and their sets of ranks."""
+        """Find all sums that these numbers may be: the numbers' indices, the sums' elements and their sets of ranks."""
         import torch
 
         slack = numbers.abs() * _RTOL + _ATOL
@@ -58,9 +58,9 @@ class _Sums:
 def expect_sum_travelled(
     exchanges: Sequence[Exchange], shares: torch.Tensor, counts: torch.Tensor, what: str, hint: str = ""
 ) -> None:
-    """Raise CheckFailed unless every rank can know the sum of all ranks' shares by what it received.
+    """Raise CheckFailed unless every rank can compute the sum of all ranks' shares from what it received.
 
-    `shares` has a row of numbers for each rank. They may travel as they are, or times or divided by the number of
+    `shares` has a row of numbers for each rank. They may be sent as they are, or multiplied or divided by the number of
     samples, of ranks or of ranks with samples; `counts` has the samples of each rank, for all numbers or for each. No
     rank may send a sum before it can have it.
     """
@@ -86,8 +86,8 @@ def expect_sum_travelled(
         if num_missing:
             raise CheckFailed(
                 f"{what} on rank {rank} to be made of what it received",
-                f"{num_missing} of {shares.shape[1]} numbers that cannot be put together from the messages that came",
-                hint or "What a rank knows of the others comes over the wire, as the sums that its result is made of.",
+                f"{num_missing} of {shares.shape[1]} numbers that cannot be computed from the messages it received",
+                hint or "A rank knows only what comes over the wire: the sums that make up its result.",
             )
 
 
@@ -122,7 +122,7 @@ def _events(exchanges: Sequence[Exchange]) -> Iterator[_Event]:
 
 
 def received(exchange: Exchange, rank: int) -> list[torch.Tensor]:
-    """The tensors that a rank received in an exchange, flat and in float64: a message, a sum, or each rank's."""
+    """Return the tensors that a rank received in an exchange, flat and in float64: a message, a sum, or each rank's."""
     sent = {sender: exchange.tensor(sender).double() for sender, body in exchange.bodies.items() if body}
     if not sent:
         return []
@@ -137,7 +137,7 @@ def received(exchange: Exchange, rank: int) -> list[torch.Tensor]:
 
 
 def _refuse_early(event: _Event, places: torch.Tensor, is_known: torch.Tensor, what: str) -> None:
-    """Raise CheckFailed where a rank sends sums that it cannot have yet."""
+    """Raise CheckFailed if a rank sends sums that it cannot have yet."""
     import torch
 
     looks_like = torch.zeros(len(event.numbers), dtype=torch.bool)
@@ -147,8 +147,8 @@ def _refuse_early(event: _Event, places: torch.Tensor, is_known: torch.Tensor, w
     num_early = int((looks_like & ~may_be).sum())
     if num_early > max(_MANY, len(event.numbers) // 2):
         raise CheckFailed(
-            f"rank {event.rank} to send sums for {what} once all that they are made of has come",
-            "sums that left before that",
+            f"rank {event.rank} to send sums for {what} only after all their terms have arrived",
+            "sums sent before that",
             "Call wait() on a receive before you use what it brings, and leave the emulator's clock alone.",
         )
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from worldsize.launch import Run
 
 _EXACT = 1e-9  # emulated times come out to nearly all digits
-_SPARE = 1.01  # above a time that an answer may take
+_SPARE = 1.01  # the factor by which an answer may exceed a time
 _MB = 2**20
 
 
 def posts_of(run: Run, rank: int) -> list[Exchange]:
-    """The exchanges in which a rank sent something, in its program's order."""
+    """Return the exchanges in which a rank sent something, in its program's order."""
     return sorted((one for one in run.exchanges if rank in one.bodies), key=lambda one: one.numbers[rank])
 
 
@@ -45,7 +45,7 @@ def expect_body(
 ) -> None:
     """Raise CheckFailed unless what was sent, by `rank` in a collective, is this tensor in its own dtype.
 
-    With an rtol of 0, to the last bit. Only what was wanted is said of the numbers, never what they were.
+    With an rtol of 0, to the last bit. The message describes only the expected numbers, never the actual ones.
     """
     import torch
 
@@ -58,7 +58,7 @@ def expect_body(
     flat = wanted.flatten()
     is_right = torch.equal(sent, flat) if not rtol else torch.allclose(sent.double(), flat.double(), rtol, 1e-8)
     if not is_right:
-        raise CheckFailed(f"{what} to be sent", f"other numbers in that {exchange.op}", hint)
+        raise CheckFailed(f"{what} to be sent", f"different numbers in that {exchange.op}", hint)
 
 
 def expect_work(run: Run, wanted_s: Mapping[int, float]) -> None:
@@ -99,16 +99,16 @@ def expect_after_arrival(sent: Exchange, received: Exchange, rank: int, what: st
     posted_s, came_s = sent.posted_s[rank], received.done_s[rank]
     if posted_s < came_s * (1 - _EXACT):
         raise CheckFailed(
-            f"rank {rank} to wait for {what} before it sends on what it made of that",
-            f"it was sent {(came_s - posted_s) * 1e6:.1f} µs before it could be there",
+            f"rank {rank} to wait for {what} before it sends what it computed from that",
+            f"it was sent {(came_s - posted_s) * 1e6:.1f} µs before it could have arrived",
             "Call wait() on the receive first.",
         )
 
 
 def expect_grown(run: Run, most_bytes: float, what: str, hint: str = "") -> None:
-    """Raise CheckFailed if the kernel saw a rank's memory grow by more, of a run with `memory=True`.
+    """Raise CheckFailed if the kernel saw a rank's memory grow by more in a run with `memory=True`.
 
-    Leave room: a page fault here and an allocator's arena there come to some MiB, so choose tensors of tens of MiB.
+    Leave room: page faults and allocators' arenas add some MiB, so choose tensors of tens of MiB.
     """
     for rank, grown in enumerate(run.grown_bytes):
         if grown > most_bytes:

@@ -1,1 +1,1 @@
-"""What runs in the jail, beside student code or in its place; nothing that comes out of it can be trusted."""
+"""Code that runs in the jail, next to student code or instead of it; nothing from there can be trusted."""

@@ -1,1 +1,1 @@
-"""What runs in the judge, a process that is forked for one submission and never runs its code."""
+"""Code of the judge, a process that is forked for one submission and never runs its code."""

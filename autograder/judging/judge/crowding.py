@@ -1,4 +1,4 @@
-"""How much longer code takes because other work wants the same cores."""
+"""The slowdown of code because other work wants the same cores."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ MOST = 4.0  # the most that a short limit grows by
 
 
 def crowding() -> float:
-    """How many times as long as on an idle machine code takes now: what wants to run for each core, 1 to `MOST`."""
+    """Return how many times longer code takes now than on an idle machine: runnable tasks per core, 1 to `MOST`."""
     return min(MOST, max(1.0, os.getloadavg()[0] / num_cores()))

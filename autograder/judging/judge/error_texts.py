@@ -1,8 +1,8 @@
-"""What may be shown of an exception that a rank reports: no word of it can be trusted to be an error's own.
+"""The parts of a rank's exception that may be shown: none of its text can be trusted to come from an error.
 
 Code that means to can put anything into an exception's text: hidden inputs, a check's source. So a text is shown only
-where it has the form of one of Python's, torch's or the course's own messages, and then without its numbers and
-values; names in it are shown where they stand in the submission itself.
+if it has the form of one of Python's, torch's or the course's own messages, and then without its numbers and
+values; names in it are shown only if the submission contains them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KNOWN_NAMES = frozenset((*dir(builtins), "<locals>", "<lambda>")) | frozenset(
         "list_iterator numpy cpu cuda meta Optimizer SGD Adam ParameterList ModuleList Sequential Linear Future",
     )
 )
-# {name} is shown where it stands in the submission or is Python's or torch's; {number} and {any} are left out
+# {name} is shown if the submission contains it or it is Python's or torch's; {number} and {any} are left out
 _FORMS = """
 name '{name}' is not defined{any}
 cannot access local variable '{name}' where it is not associated with a value
@@ -265,27 +265,27 @@ _NO_SPACE = ("no space left on device", "file too large", "disk quota exceeded",
 
 
 def sentence_for(headline: str) -> str:
-    """A hint for the student where an error looks like a limit of memory or of files; empty for other errors.
+    """Return a hint for the student if an error looks like a limit of memory or of files; empty for other errors.
 
-    Words only: how a run ended is decided by none of them.
+    These are only words: they never decide how a run ended.
     """
     said = headline.lower()
     if any(sign in said for sign in _NO_MEMORY):
-        return "That is how it ends where code wants more memory than a submission may use."
+        return "This happens when code needs more memory than a submission may use."
     if any(sign in said for sign in _NO_SPACE):
-        return "That is how it ends where code writes more than a submission may."
+        return "This happens when code writes more than a submission may."
     return ""
 
 
 def shown_kind(kind: str, own_words: Collection[str]) -> str:
-    """The name of an exception's class: Python's and torch's, and the submission's own."""
+    """Return the name of an exception's class if it is Python's, torch's or the submission's own."""
     if kind.startswith("sys.exit("):
         return "sys.exit"
     return kind if kind in _EXCEPTIONS or (kind.isidentifier() and kind in own_words) else "an exception"
 
 
 def shown_text(text: str, own_words: Collection[str], more_forms: Collection[str] = ()) -> str:
-    """The part of an exception's text that may be shown; empty where nothing may.
+    """Return the part of an exception's text that may be shown; empty if nothing may.
 
     `more_forms` are those of the checks' own messages.
     """
@@ -295,7 +295,7 @@ def shown_text(text: str, own_words: Collection[str], more_forms: Collection[str
 
 
 def forms_raised(source: str) -> list[str]:
-    """The forms of the messages of all exceptions that this source raises."""
+    """Collect the forms of the messages of all exceptions that this source raises."""
     raised = (node.exc for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Raise))
     texts = [call.args[0] for call in raised if isinstance(call, ast.Call) and call.args]
     return [form for text in texts if len((form := _form_of(text)).replace("{value}", "")) > _LEAST_CHARS]
@@ -307,7 +307,7 @@ def _form_of(text: ast.expr) -> str:
 
 
 def words_of(sources: Collection[str]) -> frozenset[str]:
-    """All words in these sources."""
+    """Collect all words in these sources."""
     return frozenset(word for source in sources for word in _WORD.findall(source))
 
 
@@ -326,13 +326,13 @@ class _Form:
         return _Form(parts[::2], parts[1::2], re.compile(pattern))
 
     def shown(self, text: str, own_words: Collection[str]) -> str:
-        """The text with what may not be shown left out; empty when it is not of this form."""
+        """Return the text without what may not be shown; empty if it does not have this form."""
         found = self.pattern.fullmatch(text)
         if not found:
             return ""
         values = zip(self.slots, found.groups(), strict=True)
         filled = [
-            # one name may be a path: each more of them would carry as much again of what is hidden
+            # one name may be a path: every further path could leak as much again
             _filled(slot, value, own_words, _MOST_PARTS if place == 0 else 1)
             for place, (slot, value) in enumerate(values)
         ]

@@ -1,8 +1,8 @@
 """Why a run of student code returned no values: the outcome, and the words for the student.
 
-The outcome is what the kernel, the launcher or the conductor saw, never what a rank says of its own end. The words are
-made of the submission's own lines and of messages whose form is known: whatever else a rank says may carry what has to
-stay hidden.
+The outcome is what the kernel, the launcher or the conductor saw, never what a rank reports about its own end. The
+words consist of the submission's own lines and of messages with a known form: anything else from a rank may carry what
+must stay hidden.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from worldsize.launch.reports.result import End, Ending
 from worldsize.launch.reports.text import describe_hang
 from worldsize.message import parse
 
-PROGRAMS = "/tmp/home/program"  # where a submitted program lies in its sandbox
+PROGRAMS = "/tmp/home/program"  # the folder of a submitted program in its sandbox
 _MAX_LINES = 6  # of a traceback that is shown
 _CALLS = OPERATIONS | frozenset(POINT_TO_POINT) | {
     "all_gather_into_tensor", "all_gather_single", "all_to_all_single", "monitored_barrier", "reduce_scatter_single",
@@ -73,9 +73,9 @@ def of_timeout(error: RunTimeout, sources: Sources) -> StudentFailed:
 
 
 def raise_described(described: Any, sources: Sources) -> None:
-    """Raise StudentFailed where `described` is a failure of a run inside the sandbox, as for the same run outside.
+    """Raise StudentFailed if `described` is a failure of a run inside the sandbox, as for the same run outside.
 
-    Anything else than what `jail.agent.describe` returns counts as a crash, unless it is empty.
+    Anything that `jail.agent.describe` cannot have returned counts as a crash, unless it is empty.
     """
     try:
         failed = _of_described(described, sources)
@@ -86,10 +86,10 @@ def raise_described(described: Any, sources: Sources) -> None:
 
 
 def values_of(returned: Any, world_size: int) -> list[Any]:
-    """The ranks' values in what `jail.agent.call_under_agent` returned.
+    """Return the ranks' values in what `jail.agent.call_under_agent` returned.
 
     Raises:
-        StudentFailed: they are not there.
+        StudentFailed: the values are missing.
     """
     values = returned.get("values") if isinstance(returned, dict) else None
     if not isinstance(values, list) or len(values) != world_size:
@@ -104,7 +104,7 @@ def _of_described(described: Any, sources: Sources) -> StudentFailed | None:
         failures = [parse(fields, Failure) for fields in _items(described["failures"])]
         standings = [_read_standing(one) for one in _items(described["standings"])]
         if not failures:
-            return StudentFailed(Outcome.CRASHED, "Torchrun's agent ended, and no rank said why.")
+            return StudentFailed(Outcome.CRASHED, "Torchrun's agent ended, and no rank reported why.")
         return of_failure(RankFailed("", failures, standings=standings), sources)
     if "ending" in described:
         ending = Ending(end := End[described["ending"]], _ENDINGS.get(end, "The run was ended."))
@@ -121,7 +121,7 @@ def _of_hang(standings: Sequence[StoppedRank], ending: Ending, sources: Sources)
 
 
 def _was_killed(failure: Failure) -> bool:
-    """True for the signal that the kernel sends when memory is short; a rank that causes it gains nothing."""
+    """Whether the kernel killed the rank for lack of memory; a rank that causes this gains nothing."""
     return failure.cause is FailureCause.SIGNAL and failure.kind == signal.SIGKILL.name
 
 
@@ -135,7 +135,7 @@ def _outcome_of(failure: Failure) -> Outcome:
     return Outcome.CRASHED
 
 
-# what may be shown of what a rank says
+# the parts of a rank's report that may be shown
 
 
 def _headline(failure: Failure, sources: Sources, sentences: Collection[str]) -> str:
@@ -148,11 +148,11 @@ def _headline(failure: Failure, sources: Sources, sentences: Collection[str]) ->
     text = shown_text(failure.message, own_words, sentences)
     if text or not failure.message:
         return f"{kind}: {text}" if text else kind
-    return f"{kind}, with a text of its own that is not shown here"
+    return f"{kind}, with its own text, which is not shown here"
 
 
 def _shown_lines(lines: Sequence[Line], sources: Sources) -> list[Line]:
-    """The lines of the submission itself, each as it was submitted."""
+    """Return the lines that belong to the submission, each as it was submitted."""
     shown = []
     for line in lines:
         quoted = sources.get(line.filename, "").splitlines()

@@ -35,7 +35,7 @@ _OPTIONS = [
     "no:logging",
 ]
 _NAMES = ["-o", "python_files=checks.py", "-o", "python_functions=check_*"]
-_MEMORY_BYTES = 768 << 20  # that a judge may fill beyond what it begins with: submissions decide what comes to it
+_MEMORY_BYTES = 768 << 20  # that a judge may allocate after its start: submissions decide what it receives
 _STACK_BYTES = 1 << 20  # of a thread, eight times less than usual: programs may open hundreds of connections
 _UNREADABLE = "Expected a result that this check can read; got something else."
 _MAX_MESSAGE_CHARS = 8000
@@ -47,7 +47,7 @@ def refuse_weak_walls(tier: Tier, is_allowed: bool) -> None:
     """Refuse to run student code in a sandbox that is too weak.
 
     Raises:
-        SystemExit: they are too weak for a final grade, and nobody has allowed that.
+        SystemExit: the sandbox is too weak for a final grade, and nobody has allowed that.
     """
     if not (tier.is_trusted or is_allowed):
         raise SystemExit(
@@ -97,7 +97,7 @@ def _limit_memory() -> None:
 
 
 def _rooted(checks: Path) -> list[str]:
-    """The arguments that restrict pytest to this file: otherwise it would list every folder above."""
+    """Return the arguments that restrict pytest to this file: otherwise it would list every folder above."""
     return [f"--rootdir={checks.parent}", str(checks)]
 
 
@@ -179,7 +179,7 @@ def _result(item: pytest.Item, call: pytest.CallInfo, has_returned: bool) -> Che
 
 
 def _may_be_of_values(error: BaseException | None) -> bool:
-    """True for an error of the check itself: a forged value may have caused it, so it earns nothing.
+    """Whether an error is the check's own: a forged value may have caused it, so the check earns nothing.
 
     An error inside a run is the engine's, unless the judge's memory was too small for what came.
     """
@@ -198,12 +198,15 @@ def _draw(picture: Callable[[], Drawn], limit_bytes: int) -> tuple[Drawing | Non
     except Exception:  # it draws what a student's code returned: if that fails, the grader is not at fault
         return None, "\n(This could not be drawn.)"
     if len(png) > limit_bytes:
-        return None, f"\n(The picture is left out: it has {len(png) // 1000} kB, {limit_bytes // 1000} were left.)"
+        return (
+            None,
+            f"\n(The picture is left out: it has {len(png) // 1000} kB, but only {limit_bytes // 1000} kB were left.)",
+        )
     return Drawing(png=base64.b64encode(png).decode(), alt=alt), ""
 
 
 def _storable(message: str) -> str:
-    """The message, cut to a readable length and without invalid Unicode: a student may have written it."""
+    """Shorten the message and remove invalid Unicode: a student may have written it."""
     text = message.encode(errors="replace").decode()
     return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + " ..."
 

@@ -22,7 +22,7 @@ from worldsize.bench.program import RestartPolicy
 from worldsize.cores import num_cores
 
 PROGRAM = "train.py"
-_MAX_FAILURES = 3  # of timings; a program that fails so often is given up
+_MAX_FAILURES = 3  # failed timings after which a program is given up
 _SPARE_S = 600  # for this side's own work: the same trainings in one process
 _GIVEN_UP = f"Not tried: {_MAX_FAILURES} timings before this one failed."
 
@@ -100,12 +100,12 @@ def measured(job: Measurement, journal: Path, granted: Sequence[str] = ()) -> It
             else:
                 said.append(line)
         if not outcome.exists():
-            raise RuntimeError(f"the harness broke before it was done: {' '.join(said)[-2000:] or 'it was ended'}")
+            raise RuntimeError(f"the harness broke before it was done: {' '.join(said)[-2000:] or 'it was killed'}")
         yield Measured.model_validate_json(outcome.read_text())
 
 
 def _lines_of(job: Measurement, request: Path, outcome: Path, granted: Sequence[str]) -> Iterator[str]:
-    """The lines that the process that measures prints, until it ends."""
+    """Yield the lines that the measuring process prints, until it ends."""
     ours, theirs = os.pipe()
     try:
         words = [str(request), str(outcome)]
@@ -150,7 +150,9 @@ def main(request_path: str, outcome_path: str) -> None:
     try:
         refuse_weak_walls(student.tier, job.allow_untrusted)
         if (num_seen := student.num_gpus) != len(request.granted):
-            raise RuntimeError(f"{len(request.granted)} GPUs were granted, and the sandbox sees {num_seen} of them")
+            raise RuntimeError(
+                f"{len(request.granted)} GPUs were granted, but the sandbox sees only {num_seen} of them"
+            )
         result = measure(
             _WithFailureLimit(student.program(PROGRAM)),
             job.program_sha256,
@@ -191,7 +193,7 @@ class _WithFailureLimit:
 
 
 def first_failure(timings: Sequence[Timing]) -> str:
-    """The message of the first timing that failed, in one line; empty when none did."""
+    """Return the message of the first timing that failed, in one line; empty if none did."""
     failed = next((one for one in timings if one.failure), None)
     if failed is None:
         return ""

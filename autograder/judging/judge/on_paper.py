@@ -1,7 +1,7 @@
 """A student's program on paper: the process that ran it only claims a record, which other evidence must confirm.
 
-The record is made beside student code, so it may be forged. It counts together with a small run of the same program
-with data, whose calls and bytes are the conductor's word, and whose memory is the kernel's.
+The record is made in a process that runs student code, so it may be forged. It counts together with a small run of the
+same program with data, whose calls and bytes are the conductor's word, and whose memory is the kernel's.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def claimed(values_of: Callable[[Sequence[int]], Sequence[Any]], world_size: int
     """Collect the run on paper that student processes claim; `values_of(ranks)` runs them, as for `records_of`.
 
     Raises:
-        CheckFailed: what came back is no record of this job.
-        StudentFailed: a process gave no values.
+        CheckFailed: what came back is not a record of this job.
+        StudentFailed: a process returned no values.
     """
     try:
         run = PaperRun(records_of(lambda ranks: _short(values_of(ranks)), None, world_size), cluster)
@@ -80,5 +80,5 @@ def expect_agreement(paper: PaperRun, run: Run) -> None:
 
 
 def _calls(timeline: Timeline, rank: int) -> list[tuple[str, int | None, Any]]:
-    """The communication of a rank in the order in which it starts."""
+    """Return a rank's communication in the order in which it starts."""
     return [(one.name, one.size_bytes, one.peers) for one in timeline.of(rank) if one.kind == COMMUNICATION]

@@ -73,5 +73,5 @@ class SubmittedProgram:
         raise_described(returned := run.values[0], self._sources)
         printed, restarts = returned.get("printed"), returned.get("restarts")
         if not isinstance(printed, str) or type(restarts) is not int:
-            raise StudentFailed(Outcome.CRASHED, "The program's run under torchrun gave nothing back.")
+            raise StudentFailed(Outcome.CRASHED, "The program's run under torchrun returned nothing.")
         return TrainingResult(read_lines(printed), Timeline(), restarts, "torchrun")

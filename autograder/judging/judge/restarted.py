@@ -1,7 +1,7 @@
 """A function of a hidden check as a training program, whose ranks are restarted when one of them dies.
 
 A restart takes a tenth of a second, because the ranks are forked in the submission's sandbox. Of the files that they
-have left there only the folder of checkpoints stays, as on a different machine.
+leave there only the checkpoint folder is kept, as on a different machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from worldsize.bench.program import Incomplete, RestartPolicy, TrainingResult, T
 from worldsize.bench.samples import ADDRESS
 from worldsize.launch import Run
 
-_FINAL = (Outcome.HUNG, Outcome.TIME_LIMIT)  # after which the sandbox, and what was saved in it, is gone
+_FINAL = (Outcome.HUNG, Outcome.TIME_LIMIT)  # after which the sandbox and the files in it are gone
 
 
 class RestartedFunction:
@@ -50,7 +50,7 @@ class RestartedFunction:
                 except StudentFailed as failed:
                     failures.append(failed)
                     if failed.outcome in _FINAL or restarts == len(next_sizes):
-                        # a rank that was killed says less than one that raised
+                        # a killed rank reports less than one that raised
                         own = [one for one in failures if not one.may_be_external]
                         raise (own or failures)[-1] from None
             raise AssertionError("the last start returns or raises")

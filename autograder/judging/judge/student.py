@@ -41,12 +41,12 @@ _VALUES_BYTES, _VALUE_BYTES = 256 << 20, 64 << 20  # of all ranks, which the jud
 _PRINTED_BYTES = 64 << 20  # of each rank; little of it is kept
 _AGENT_ENDS = 0.2  # of the limit: what torchrun's agent may take to end its ranks, within it
 _PICKLED_BY_VALUE = tuple(f"autograder.judging.jail.{name}" for name in ("agent", "bans", "cells", "made", "programs"))
-_SAMPLES = "worldsize.bench"  # who imports it trains on samples that the judge hands out
+_SAMPLES = "worldsize.bench"  # a submission that imports it trains on samples that the judge hands out
 _USED_UP = "The time for this submission was used up by the checks before this one."
 
 
 class SandboxedStudent:
-    """One submission in a sandbox of its own. Only data comes out of it, all of which may be forged.
+    """One submission in its own sandbox. Only data comes out of it, all of which may be forged.
 
     Keywords of every run: `student_ranks` names the ranks that run the student's cells, by default all; on others
     `on_rank` gets None for the student, and no student code runs in their processes. `forbid` maps names of torch's
@@ -63,14 +63,14 @@ class SandboxedStudent:
         self._sources = {f"<cell {name}>": source for name, source in self._cells}
         self._sources |= {os.path.join(PROGRAMS, name): source for name, source in code.programs.items()}
         self._sources |= code.programs  # where a check compiles a program, its file has this name
-        # what a hang leaves to the other checks
+        # the time that a hang leaves to the other checks
         self._after_a_hang_s = max(_AFTER_A_HANG_S, code.call_s * _HANG_SHARE)
         self.num_returned = 0
         has_samples = bool(code.programs) or _SAMPLES in code.preload
         self._shown = ""
         if has_samples:
             self._shown = tempfile.mkdtemp(prefix="shown-", dir=zygote.shared(code.preload).scratch)
-            os.chmod(self._shown, 0o711)  # a jail has a user of its own
+            os.chmod(self._shown, 0o711)  # a jail has its own user
         self._sandbox = self._open()
         self.tier = self._sandbox.tier
         if has_samples and self.tier.is_jail and not self.tier.namespaces:  # Landlock alone lets no rank use its socket

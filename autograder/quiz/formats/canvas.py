@@ -56,7 +56,7 @@ class _Item:
 
 
 def render(form: Form) -> bytes:
-    """The form as the zip of a package: manifest, questions, settings and images."""
+    """Write the form as a zipped package: manifest, questions, settings and images."""
     name = identifier(form.student.id)
     named = zip(names_of(form), form.variants, strict=True)
     items = [_item(variant, place, words, f"{name}-{variant.id}") for place, (words, variant) in enumerate(named, 1)]

@@ -92,7 +92,7 @@ class _Unpacking:
                 self._log.error("%s is not unpacked: it lies in more than %d archives", inner, _MAX_DEPTH)
                 self.failed.append(inner.name)
                 continue
-            # a student's archive has a budget of its own, which the archives in it share
+            # a student's archive has its own budget, which the archives in it share
             own = _Budget(self._inner_bytes) if depth == _MAX_DEPTH else budget
             self.archive(inner, inner.parent, own, depth - 1)
 

@@ -131,7 +131,7 @@ class Collect(StudentByStudent, ExchangeCollect):
         except (OSError, ValueError, OverflowError, TypeError):  # all but OSError: the name has no valid time
             pass
         self.log.warning(
-            "%r is left out of what is collected: it is not a folder whose name holds a student and a time", path
+            "%r is left out of what is collected: it is not a folder named after a student and a time", path
         )
         return {"username": "", "filename": name, "timestamp": datetime.min}
 

@@ -46,7 +46,7 @@ class FileNames(FileNameCollectorPlugin):
         if not self.system:
             return super()._match(filename)
         if self.system not in SYSTEMS:
-            raise ValueError(f"c.FileNames.system: {self.system!r} is none of {', '.join(SYSTEMS)}.")
+            raise ValueError(f"c.FileNames.system: {self.system!r} is not one of {', '.join(SYSTEMS)}.")
         app: Any = self.parent
         path = Path(filename)
         inside = path.relative_to(unpacked := Path(app._format_collect_path(app.extracted_directory)))
@@ -54,7 +54,7 @@ class FileNames(FileNameCollectorPlugin):
             return None
         above = [folder for folder in path.parents[1:] if unpacked in folder.parents]
         if any((folder / path.name).is_file() for folder in above):
-            self.log.warning("%s is left out: a file of this name lies further up", filename)
+            self.log.warning("%s is left out: a folder above has a file with this name", filename)
             return None
         archive = _outermost_archive(path, unpacked)
         named = Path(f"{archive.relative_to(unpacked)}{path.suffix}") if archive else inside
@@ -67,10 +67,12 @@ class FileNames(FileNameCollectorPlugin):
             self.log.warning("%s is left out: %s", filename, reason)
             return None
         if not found:
-            self.log.warning("%s is left out: %s names no file so that a student hands in", filename, self.system)
+            self.log.warning("%s is left out: %s does not name a student's file like this", filename, self.system)
             return None
         if found.is_late and not found.time:
-            self.log.warning("%s: late, and the name says not when: write the time into %s", found.student, COLLECTED)
+            self.log.warning(
+                "%s: late, but the name does not say when: write the time into %s", found.student, COLLECTED
+            )
         file = own_name(self.system, path.name) if archive else found.file
         return {"student_id": found.student, "file_id": file, "timestamp": found.time and str(found.time)}
 
@@ -99,7 +101,7 @@ class FileNames(FileNameCollectorPlugin):
             # names inside a student's own archive identify neither the student nor the time
             handed_in = super().collect(f"{archive}{Path(submitted_file).suffix}")
             if not handed_in or handed_in["student_id"] != found["student_id"]:
-                self.log.warning("%s is left out: it lies in an archive that somebody else handed in", submitted_file)
+                self.log.warning("%s is left out: it is in an archive that somebody else handed in", submitted_file)
                 return None
             found = {**found, "timestamp": handed_in.get("timestamp")}
         if found and found.get("timestamp"):
@@ -107,7 +109,7 @@ class FileNames(FileNameCollectorPlugin):
         elif found and self.system:  # nbgrader would stop at a second file of that name
             key = found["student_id"], found["file_id"]
             if key in self._taken:
-                self.log.warning("%s is left out: %s handed in two files of this name", submitted_file, key[0])
+                self.log.warning("%s is left out: %s handed in two files with this name", submitted_file, key[0])
                 return None
             self._taken = {*self._taken, key}
         return found
@@ -122,7 +124,7 @@ class FileNames(FileNameCollectorPlugin):
         """Remember the time in a file's name, and pass it to nbgrader in an unambiguous form."""
         student, time = found["student_id"], _time_in_name(found["timestamp"])
         if time is None:
-            self.log.warning("%s: %r is no time, so nothing is late there", name, found["timestamp"])
+            self.log.warning("%s: %r is not a time, so nothing there counts as late", name, found["timestamp"])
             found["timestamp"] = None
             return
         found["timestamp"] = f"{time.isoformat(' ')} UTC"

@@ -1,5 +1,5 @@
 # score: 14.5
-# hint: once all that they are made of has come
+# hint: only after all their terms have arrived
 # Everything goes through rank 0, whose waits are hidden from the emulator's clock.
 
 # %% average_gradients

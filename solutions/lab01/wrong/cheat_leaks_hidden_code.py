@@ -1,5 +1,5 @@
 # score: 7
-# hint: with a text of its own that is not shown here
+# hint: with its own text, which is not shown here
 # Raises errors whose texts are the check's own code and inputs.
 
 # %% average_gradients

@@ -1,5 +1,5 @@
 # score: 14
-# hint: cannot be put together from the messages that came
+# hint: cannot be computed from the messages it received
 # The gradients go through files; messages of the right size travel beside them, and nobody reads
 # them.
 

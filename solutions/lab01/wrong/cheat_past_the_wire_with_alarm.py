@@ -1,5 +1,5 @@
 # score: 14
-# hint: cannot be put together from the messages that came
+# hint: cannot be computed from the messages it received
 # The gradients go through files; decoys of ones travel, and the result is spoilt only where one of
 # them was.
 

@@ -1,5 +1,5 @@
 # score: 14
-# hint: cannot be put together from the messages that came
+# hint: cannot be computed from the messages it received
 # The gradients go through files beside decoys, with a millionth of noise on the result, so that no
 # two runs are alike.
 

@@ -1,5 +1,5 @@
 # score: 13.5 to 14
-# hint: cannot be put together from the messages that came
+# hint: cannot be computed from the messages it received
 # The gradients go through files beside decoys; noise just below the tolerance, the same on all
 # ranks, and none in float64.
 

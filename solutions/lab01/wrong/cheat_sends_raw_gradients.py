@@ -1,5 +1,5 @@
 # score: 17
-# hint: cannot be put together from the messages that came
+# hint: cannot be computed from the messages it received
 # Each rank all-reduces its gradient unweighted, as a decoy; the weighted mean is made through
 # files.
 

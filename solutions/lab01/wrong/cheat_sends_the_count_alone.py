@@ -1,5 +1,5 @@
 # score: 14
-# hint: cannot be put together from the messages that came
+# hint: cannot be computed from the messages it received
 # The counts go over the wire and are used; the gradients go through files, beside decoys of their
 # size.
 

@@ -1,5 +1,5 @@
 # score: 14
-# hint: cannot be put together from the messages that came
+# hint: cannot be computed from the messages it received
 # Each rank sends its weighted gradient, of which the wire takes the maximum; the sum goes through
 # files.
 

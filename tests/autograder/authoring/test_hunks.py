@@ -52,18 +52,18 @@ def test_a_hunk_shows_one_line_around_a_change_and_more_only_where_that_is_not_u
 
 
 BROKEN = {
-    "text that is not there": (["@@", "-    total = 1"], 0, "fits nowhere, there is no line `total = 1`"),
+    "text that is not there": (["@@", "-    total = 1"], 0, "matches nowhere, there is no line `total = 1`"),
     "lines in another order": (["@@", " def mean(values):", "-    return total"], 0, "do not follow each other"),
-    "two places": (["@@", " a", "+b"], 0, "hunk 1 fits 2 places: give it more lines of context"),
+    "two places": (["@@", " a", "+b"], 0, "hunk 1 matches 2 places: give it more lines of context"),
     "no context": (["@@", "+b"], 0, "places: give it more lines of context"),
-    "the second hunk": (["@@", "-    total = 0", "", "@@", "-nowhere"], 3, "hunk 2 fits nowhere"),
+    "the second hunk": (["@@", "-    total = 0", "", "@@", "-nowhere"], 3, "hunk 2 matches nowhere"),
     "overlapping": (
         ["@@", "-    total = 0", "@@", " def mean(values):", "     total = 0", "+x"],
         0,
         "overlaps another",
     ),
     "nothing changed": (["@@", " def mean(values):"], 0, "changes nothing"),
-    "no separator": (["", "-    total = 0"], 1, "begins with a line `@@`"),
+    "no separator": (["", "-    total = 0"], 1, "must begin with a line `@@`"),
     "no sign": (["@@", "    total = 0".strip()], 1, "a space, `-` or `+`"),
 }
 

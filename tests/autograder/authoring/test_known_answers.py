@@ -175,17 +175,17 @@ BAD_HUNKS = {
         "         total += value",
         "         total += 1",
         5,
-        "hunk 1 fits nowhere, there is no line `total += 1`",
+        "hunk 1 matches nowhere, there is no line `total += 1`",
     ),
     "lines apart": (
         "         total += value",
         "     total = 0",
         5,
-        "hunk 1 fits nowhere, its lines do not follow each other",
+        "hunk 1 matches nowhere, its lines do not follow each other",
     ),
     "no such cell": ("# %% average", "# %% averag", 4, "The solution has no cell `averag`: it has average, why"),
-    "bare line": ("-    if not", "if not", 7, "Cell `average`: a line of a hunk begins with a space, `-` or `+`."),
-    "without separator": ("@@\n", " def average(values):\n@@\n", 5, "a hunk begins with a line `@@`"),
+    "bare line": ("-    if not", "if not", 7, "Cell `average`: a line of a hunk must begin with a space, `-` or `+`."),
+    "without separator": ("@@\n", " def average(values):\n@@\n", 5, "a hunk must begin with a line `@@`"),
     "no cell": ("# %%", "#", 1, "has no cell"),
 }
 
@@ -215,7 +215,7 @@ def test_right_answers_come_before_wrong_ones(folder, write):
 def test_an_answer_has_one_file(folder, write):
     write(HUNKED, suffix=".diff")
     write(WRONG)
-    with pytest.raises(AuthoringError, match=r"sums.py:1: There is sums.diff, too: delete one of them"):
+    with pytest.raises(AuthoringError, match=r"sums.py:1: There is also sums.diff: delete one of them"):
         read_known_answers(folder)
 
 
@@ -240,7 +240,7 @@ def test_what_would_not_be_shorter_as_hunks_is_written_whole(folder, tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (LAB, "Every cell of this script is the solution's"),
+        (LAB, "Every cell of this script equals the solution's"),
         (WRONG.replace("# score: 4", "# score: four"), "cannot be read"),
         (WRONG.replace("# %% average", "# %% averag"), "The solution has no cell `averag`: it has average, why"),
     ],

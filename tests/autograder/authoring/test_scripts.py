@@ -179,7 +179,7 @@ def test_points_need_hidden_checks(write):
     path = write()
     path.with_name("checks.py").unlink()
     assert problems_of(read_lab, path) == [
-        f"{path}:14: This cell has points, but there is no checks.py beside the script to earn them."
+        f"{path}:14: This cell has points, but there is no checks.py next to the script to award them."
     ]
 
 

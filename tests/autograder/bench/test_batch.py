@@ -173,7 +173,7 @@ def call(*words: str):
     ("words", "said"),
     [
         (["project9", "--submissions=nowhere"], "There is no folder nowhere"),
-        (["project9", "--submissions=empty"], "empty holds no folder of any student"),
+        (["project9", "--submissions=empty"], "empty holds no folders of students"),
         (["project9", "--submissions=handed", "--student=zoe"], "zoe: no such folder"),
         (["lab99"], "There is no lab99"),
         (["project9", "--world-sizes=1,two"], "--world-sizes takes whole numbers"),

@@ -326,7 +326,7 @@ def test_a_malformed_submission_is_so_again_and_a_fault_has_nothing_to_reproduce
     with pytest.raises(ValueError, match="Entry 4 has no score to reproduce"):
         replay(coursedir_of(graded), fault)
     gone = deepcopy(malformed).model_copy(update={"inputs": malformed.inputs.model_copy(update={"checks": "0" * 64})})
-    with pytest.raises(ValueError, match=r"cannot be graded again: .*checks\.py is not the checks of that grading"):
+    with pytest.raises(ValueError, match=r"cannot be graded again: .*checks\.py is not the checks that was graded"):
         replay(coursedir_of(graded), gone)
 
 

@@ -36,8 +36,8 @@ REFUSED = {
     b"..a": "begins with a dot",
     b"linked": "a link",
     b"half-linked": "a link",
-    b"capital": "it holds Sums where sums/sums.ipynb is looked for; move it there",
-    b"flat": "it holds sums.ipynb where sums/sums.ipynb is looked for; move it there",
+    b"capital": "it holds Sums, but sums/sums.ipynb is needed; move it there",
+    b"flat": "it holds sums.ipynb, but sums/sums.ipynb is needed; move it there",
     b"Sums.ipynb": "this is a file; put it into a student's folder, as sums/sums.ipynb",
 }
 MISPLACED = {b"capital": b"capital/Sums/sums.ipynb", b"flat": b"flat/sums.ipynb", b"Sums.ipynb": b"Sums.ipynb"}
@@ -142,7 +142,7 @@ def test_of_two_notebooks_under_other_names_none_is_taken(course):
     (folder / f"{NAME}.ipynb").rename(folder / "one.ipynb")
     (folder / "two.ipynb").write_text("{}")
     said = lab(course).judge("ada").malformed
-    assert "2 other notebooks (one.ipynb, two.ipynb)" in said and said.endswith("under its own name.")
+    assert "2 other notebooks (one.ipynb, two.ipynb)" in said and said.endswith("under that name.")
 
 
 def test_the_due_notebook_counts_whatever_lies_beside_it(course):

@@ -260,7 +260,7 @@ def test_students_are_named_or_all(course, students, words):
 def test_a_lab_that_is_not_there_is_told(course):
     with pytest.raises(ValueError, match=r"There is no lab99: .*lab99\.ipynb is missing"):
         Lab(open_course(course), "lab99").named([])
-    with pytest.raises(ValueError, match="Nobody handed in sums"):
+    with pytest.raises(ValueError, match="Nobody has handed in sums"):
         lab(course).named([])
 
 

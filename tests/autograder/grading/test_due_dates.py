@@ -120,7 +120,7 @@ def test_rows_written_by_hand_count_too(graded):
     [
         (
             ["eve", NAME, "--days", "2"],
-            "The gradebook knows no student eve: `autograder roster import` enters a class.",
+            "The gradebook does not know the student eve: `autograder roster import` enters a class.",
         ),
         (["ada", "lab99", "--days", "2"], "The gradebook holds no assignment lab99: it has "),
         (["ada", NAME, "--days", "-2"], "An extension of -2 days is not possible: give 0 to 400."),

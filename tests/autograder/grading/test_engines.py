@@ -29,7 +29,9 @@ def test_a_machine_with_too_few_gpus_says_so(monkeypatch):
 @pytest.mark.parametrize("num_gpus", [1.5, 2.25])
 def test_a_gpu_that_would_belong_to_two_submissions_is_refused(monkeypatch, num_gpus):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    with pytest.raises(ValueError, match="would belong to two submissions: give a whole number, or a share below 1"):
+    with pytest.raises(
+        ValueError, match="so two submissions would share one: give a whole number, or a fraction below 1"
+    ):
         open_engine("local", num_gpus=num_gpus)
 
 

@@ -96,14 +96,20 @@ def test_other_words_are_another_request(course):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("ada", "mean", "--answer", "No."), "ada asks nothing about mean of sums, but about check_mean, check_total."),
-        (("ben", "check_mean", "--answer", "No."), "ben asks for no regrade of sums; who does: ada."),
-        (("ad", "check_mean", "--answer", "No."), "ad asks for no regrade of sums; who does: ada."),
+        (
+            ("ada", "mean", "--answer", "No."),
+            "ada has not asked about mean of sums, only about check_mean, check_total.",
+        ),
+        (
+            ("ben", "check_mean", "--answer", "No."),
+            "ben has not asked for a regrade of sums; these students have: ada.",
+        ),
+        (("ad", "check_mean", "--answer", "No."), "ad has not asked for a regrade of sums; these students have: ada."),
         (("--answer", "No.", "--points", "0"), "Say whose request you answer: autograder regrade sums STUDENT CELL"),
         (("ada", "check_total"), "Give an answer in words"),
         (
             ("ada", "check_total", "--answer", "Yes.", "--points", "4"),
-            "4 points are not possible: check_total has from 0",
+            "4 points are not possible: check_total takes 0",
         ),
     ],
 )

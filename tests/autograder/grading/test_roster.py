@@ -118,7 +118,7 @@ def test_an_import_enters_the_class_and_a_second_one_its_changes(course):
 def test_an_id_in_other_letters_is_nobody_new(course):
     run("roster", "import", write(course, "id\nada\nnoor\n"))
     done = run("roster", "import", write(course, "id\nAda\nnoor\nzoe\n"))
-    assert done.exit_code == 1 and "in other letters: Ada is ada there. Write them as it does." in done.output
+    assert done.exit_code == 1 and "only in case: Ada is ada there. Write them as the gradebook does." in done.output
     assert {*people(course)} == {"ada", "noor"} and [one.id for one in class_roster(course)] == ["ada", "noor"]
 
 

@@ -112,7 +112,7 @@ def test_other_systems_and_checklists_have_the_same(course):
 
 def test_the_status_says_whose_work_counts_and_who_handed_in_twice(course):
     said = do(course, "autograder", "status")
-    assert "project9, handed in by several of one team: dan, cy; dan's counts" in said
+    assert "project9, handed in by several members of a team: dan, cy; dan's counts" in said
     assert "5 of 8" in said
     (project,) = status.read(open_course(course)).assignments
     remarks = {standing.student: standing.remarks for standing in project.standings}

@@ -219,8 +219,8 @@ ENDS = {
         TIME_LIMIT,
         "",
     ),
-    "memory": ("bytearray(1 << 40)", CRASHED, "wants more memory than a submission may use"),
-    "tensor": ("torch.empty(1 << 40)", CRASHED, "wants more memory than a submission may use"),
+    "memory": ("bytearray(1 << 40)", CRASHED, "needs more memory than a submission may use"),
+    "tensor": ("torch.empty(1 << 40)", CRASHED, "needs more memory than a submission may use"),
     "prints": ("while True: print('x' * 100_000)", OUTPUT_LIMIT, "it printed more than"),
     "returns": ("return torch.zeros(17 << 20)", OUTPUT_LIMIT, "bytes; the limit is"),
     "writes": ("open('file', 'wb').write(bytes(300 << 20))", CRASHED, "writes more than a submission may"),
@@ -263,7 +263,7 @@ def total(x):
         (
             "if dist.get_rank() == 1: raise KeyError(2)",
             CRASHED,
-            "Rank 1: KeyError, with a text of its own that is not shown here\n  cell total, line 7",
+            "Rank 1: KeyError, with its own text, which is not shown here\n  cell total, line 7",
         ),
         ("if dist.get_rank() == 0: dist.barrier()", HUNG, "rank 1 has returned."),
     ],
@@ -399,7 +399,7 @@ def test_a_picture_is_carried_while_it_is_small_and_told_when_it_is_not(tmp_path
     assert set(outcomes(report).values()) == {WRONG}
     alts = [check.picture and check.picture.alt for check in report.checks]
     assert alts == ["a square", None, "a square", None, None]
-    assert "it has 250 kB, 200 were left" in message(report, "check_1")
+    assert "it has 250 kB, but only 200 kB were left" in message(report, "check_1")
     assert "it has 150 kB, 100 were left" in message(report, "check_3")
     assert "could not be drawn" in message(report, "check_4")
 

@@ -75,7 +75,7 @@ def test_what_does_not_suffice_is_refused(exchanges):
 
 def test_no_sum_leaves_before_it_can_be_there():
     with pytest.raises(
-        CheckFailed, match="rank 0 to send sums for the average once all that they are made of has come"
+        CheckFailed, match="rank 0 to send sums for the average only after all their terms have arrived"
     ):
         expect_sum_travelled(through_rank_0(early=True), SHARES, COUNTS, "the average")
 

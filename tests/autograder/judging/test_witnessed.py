@@ -43,11 +43,11 @@ def test_a_body_is_compared_in_its_own_dtype():
     expect_body(message(torch.tensor([1.0, 2.0])), torch.tensor([[1.0], [2.0]]), "the first chunk")
     with pytest.raises(CheckFailed, match=r"the first chunk: 2 numbers of float32. Got: 2 of float64"):
         expect_body(message(torch.tensor([1.0, 2.0]).double()), torch.tensor([1.0, 2.0]), "the first chunk")
-    with pytest.raises(CheckFailed, match=r"the first chunk to be sent. Got: other numbers"):
+    with pytest.raises(CheckFailed, match=r"the first chunk to be sent. Got: different numbers"):
         expect_body(message(torch.tensor([1.0, 2.1])), torch.tensor([1.0, 2.0]), "the first chunk")
     near = torch.tensor([1.0, 2.0 + 1e-6])
     expect_body(message(near), torch.tensor([1.0, 2.0]), "the first chunk")
-    with pytest.raises(CheckFailed, match="other numbers"):
+    with pytest.raises(CheckFailed, match="different numbers"):
         expect_body(message(near), torch.tensor([1.0, 2.0]), "the first chunk", rtol=0)
 
 

@@ -268,7 +268,7 @@ def test_zip_collect_gives_nobody_what_another_handed_in_under_that_name(tmp_pat
         "bob": '{"by": "bob"}',
         "eve": '{"by": "eve"}',
     }
-    assert "it lies in an archive that somebody else handed in" in done.stdout and "cleo_report.zip" in done.stdout
+    assert "it is in an archive that somebody else handed in" in done.stdout and "cleo_report.zip" in done.stdout
 
 
 def released_feedback(root: Path, student: str, secret: str | None) -> None:

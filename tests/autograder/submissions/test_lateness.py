@@ -181,7 +181,7 @@ def test_nbgrader_zip_collect_notes_the_time_of_the_last_attempt(course):
     said = nbgrader(course, "zip_collect", NAME)
     times = {student: time for (_, student), time in read_collected(course).items() if student != "ada"}
     assert times == {"bob": datetime(2026, 11, 21, 10, 29, 59), "cy": datetime(2026, 11, 19, 12)}
-    assert "'99-99' is no time" in said
+    assert "'99-99' is not a time" in said
     assert {one.name for one in (course / "submitted").iterdir()} >= {"bob", "cy", "di"}
 
 

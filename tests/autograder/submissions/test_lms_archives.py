@@ -163,7 +163,7 @@ def test_zip_collect_brings_everybody_their_files(tmp_path, system, names):
     again = run(tmp_path, "nbgrader", "zip_collect", NAME, "--force")
     assert again.returncode == 0 and request.read_text() == "# why", "an archive that comes again takes no request away"
     if system == "canvas":
-        assert "ben: late, and the name says not when: write the time into collected.csv" in done.stdout
+        assert "ben: late, but the name does not say when: write the time into collected.csv" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_an_unknown_user_name_is_not_the_student_whose_id_ends_it(tmp_path):
     ("system", "zone", "sentence"),
     [
         ("blackboard", "Berlin", "'Berlin' is not a time zone; write one such as Europe/Berlin"),
-        ("mooodle", "UTC", "c.FileNames.system: 'mooodle' is none of moodle, canvas, blackboard."),
+        ("mooodle", "UTC", "c.FileNames.system: 'mooodle' is not one of moodle, canvas, blackboard."),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named_in_a_sentence(tmp_path, system, zone, sentence):

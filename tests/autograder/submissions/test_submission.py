@@ -108,7 +108,7 @@ def test_a_truncated_notebook_is_damaged(read, submission, fraction):
 
 def test_a_notebook_of_another_assignment_is_told_so(read):
     other = new_notebook(cells=[new_code_cell("def total(tensor):\n    return 7")])
-    with pytest.raises(Malformed, match="another file"):
+    with pytest.raises(Malformed, match="a different file"):
         read(other)
 
 

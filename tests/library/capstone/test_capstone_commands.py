@@ -83,9 +83,9 @@ def test_run_asks_for_the_cost_that_a_student_is_to_write(mine, capsys):
 @pytest.mark.parametrize(
     ("program", "sentence"),
     [
-        ("x = 1\n", "has none of step_s, train and policy"),
+        ("x = 1\n", "defines none of step_s, train and policy"),
         ("step_s = 3\n", "step_s is 3; it must be a function"),
-        (None, "programs.file: there is no"),
+        (None, "programs.py does not exist"),
     ],
 )
 def test_programs_that_are_not_there_are_named(mine, capsys, program, sentence):

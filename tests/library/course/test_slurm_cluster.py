@@ -132,7 +132,7 @@ def test_a_job_that_does_not_end_is_named(cluster: slurm.SlurmCluster, tmp_path:
     script.write_text("#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --output=/dev/null\nsleep 600\n")
     number = cluster.submit(script)
     assert wait_until(lambda: any("RUNNING" in line for line in cluster.queue(number)), within_s=30)
-    with pytest.raises(TimeoutError, match=rf"job {number} is not done: {number} RUNNING n1"):
+    with pytest.raises(TimeoutError, match=rf"job {number} is not done after 0.1 s: {number} RUNNING n1"):
         cluster.wait(number, within_s=0.1)
     cluster.run("scancel", str(number))
     cluster.wait(number)

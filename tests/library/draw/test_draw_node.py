@@ -134,7 +134,7 @@ def test_a_cluster_of_ones_own_has_a_title_of_ones_own():
     [
         ("dgx-h100", ("gpu0", "gpu8"), "dgx-h100 has no gpu8; it has 1 node of 8 GPUs, counted from 0"),
         ("h100-ndr", ("gpu0", "node2.gpu0"), "h100-ndr has no node2.gpu0; it has 2 nodes of 8 GPUs"),
-        ("dgx-h100", ("gpu0", "cpu"), "'cpu' is no end of a path; give"),
+        ("dgx-h100", ("gpu0", "cpu"), "'cpu' is not an end of a path; give"),
         ("dgx-h100", ("gpu0", "gpu0"), "give its two ends, as in"),
         ("dgx-h100", ("gpu0",), "give its two ends, as in"),
         ("dgx-h100", ("host", "storage"), "one of its ends must be a GPU of node 0"),

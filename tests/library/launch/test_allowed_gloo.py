@@ -123,7 +123,7 @@ def test_without_allow_gloo_is_torchs_own():
     ("options", "words"),
     [
         ({"allow": {"sends"}}, "there is no operation sends; known are all_gather"),
-        ({"allow": {"send"}, "backend": "nccl"}, "allow holds on Gloo and on an emulated cluster"),
+        ({"allow": {"send"}, "backend": "nccl"}, "allow works only with Gloo or on an emulated cluster"),
     ],
 )
 def test_what_cannot_hold_is_refused_before_anything_starts(options, words):
