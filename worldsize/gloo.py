@@ -137,7 +137,7 @@ def _reduce(size_bytes: float, ranks: Sequence[int], cluster: Cluster, links: _L
 
 
 def _broadcast(size_bytes: float, num_ranks: int, links: _Links) -> GlooCost:
-    """A binomial tree: a rank that has the data sends it to all of its children at once; all ranks are long ready."""
+    """A binomial tree: a rank that has the data sends it to all of its children at once; all ranks are ready."""
     has_s = {0: links.way_s}  # when the root hears that the others are ready
     children = {
         rank: [rank + (1 << bit) for bit in range(num_ranks.bit_length()) if rank < 1 << bit < num_ranks - rank]

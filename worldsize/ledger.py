@@ -124,7 +124,7 @@ class Predictions:
         print(f"{name}: {_comparison(entry)}.{derived}")
 
     def table(self) -> PredictionTable:
-        """This week's predictions beside their results, in the order in which they were asked for."""
+        """Return this week's predictions next to their results, in the order of asking."""
         entries = _read(self.path).get(self.week, {})
         names = dict.fromkeys([*self._asked, *entries])
         return PredictionTable({name: entries[name] for name in names if name in entries})

@@ -83,7 +83,7 @@ class Result(_ResultModel):
 
     @property
     def is_disturbed(self) -> bool:
-        """True when other work may have slowed a timing of real ranks."""
+        """True if other work may have slowed a timing of real ranks."""
         num_cores, per_rank = self.machine.num_cores, self.num_threads
         return any(
             one.busy_cores is not None and one.busy_cores > busy_limit_cores(num_cores, per_rank * one.world_size)

@@ -58,7 +58,7 @@ def days_against_dollars(of: Mapping[str, Figures], title: str = "Days against c
     shown.
 
     Raises:
-        ValueError: there is no design.
+        ValueError: there are no designs.
     """
     points = _at_one_place({name: (one.days, one.usd / 1e6) for name, one in of.items()})
     best = front(points)

@@ -98,7 +98,7 @@ class Mesh:
         return ((src, widest), (widest, dst)) if widths.get(widest) else ()
 
     def rings(self, gpus: Sequence[int]) -> Rings | None:
-        """Return the rings over the links among these GPUs with the highest total rate; None if there is no ring.
+        """Return the rings over the links among these GPUs with the highest total rate; None if there are none.
 
         No two rings use a link in the same direction, unless each has half. Steps over an intermediate GPU come second.
 

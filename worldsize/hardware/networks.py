@@ -106,7 +106,7 @@ class FatTree:
         return (*up, *reversed(down))
 
     def hop(self, name: str, nics: Nics) -> Hop | None:
-        """The hop of this name; None where the network has none."""
+        """Return the hop of this name; None if the network has none."""
         for height, level in enumerate(self.levels):
             last = self.switch(height, (nics.num_nodes - 1, nics.per_node - 1), nics)
             found = re.fullmatch(rf"{re.escape(level.name)}(\d+) (up|down)", name)
@@ -201,7 +201,7 @@ class Dragonfly:
         return (*_local(here, leaves_at), *_global(src_group, dst_group), *_local(comes_to, there))
 
     def hop(self, name: str, nics: Nics) -> Hop | None:
-        """The hop of this name; None where the network has none."""
+        """Return the hop of this name; None if the network has none."""
         last_group = self.router((nics.num_nodes - 1, nics.per_node - 1), nics) // self.routers_per_group
         if found := re.fullmatch(r"(router|group)(\d+) to \1(\d+)", name):
             src, dst, is_global = int(found[2]), int(found[3]), found[1] == "group"

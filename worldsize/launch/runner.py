@@ -30,7 +30,7 @@ def run(
     faults: Sequence[Fault] = (),
     memory: bool = False,
 ) -> Run:
-    """Run `fn(*args, *each[rank])` on `world_size` ranks, each in a process of its own.
+    """Run `fn(*args, *each[rank])` on `world_size` ranks, each in its own process.
 
     The default process group is up when the function starts: NCCL when there is a GPU for every rank, Gloo otherwise.
     The function may be defined in a notebook cell. It may return numbers, strings, lists, tuples, dicts with string
@@ -48,7 +48,7 @@ def run(
     emulated cluster, a rank whose tensors need more memory than the cluster's GPU has then fails.
 
     Raises:
-        ValueError: an argument is wrong, this machine cannot hold so many ranks, or the function cannot be pickled.
+        ValueError: an argument is wrong, this machine cannot hold that many ranks, or the function cannot be pickled.
         RankFailed: a rank raised, exited or was killed; names the culprit.
         RunTimeout: the ranks were not done after `timeout_s` seconds, or for `stalled_s` seconds every rank that was
             not done waited in one call, its own or torch's; says who waits for whom.

@@ -186,7 +186,7 @@ class _Changes:
         self.sizes_bytes: list[int] = []
 
     def append(self, operation: int, storage: StorageRef, size_bytes: int) -> None:
-        """Add a change of so many bytes after an operation."""
+        """Add a change of this many bytes after an operation."""
         self.operations.append(operation)
         self.storages.append(storage)
         self.sizes_bytes.append(size_bytes)

@@ -90,7 +90,7 @@ class Shape:
         if self.family == "llama":
             return self.num_layer_weights + 2 * self.width  # two norms
         biases = 2 * self.width + 2 * self.kv_width + self.hidden_width + self.width
-        return self.num_layer_weights + biases + 2 * 2 * self.width  # two norms, with biases of their own
+        return self.num_layer_weights + biases + 2 * 2 * self.width  # two norms, with their own biases
 
     @property
     def num_embedding_parameters(self) -> int:

@@ -31,7 +31,7 @@ class DeepRun(StepFigures):
             first, second = self._two
             raise ValueError(
                 f"with {second} layers the program does no more than with {first} on every rank: "
-                "its first argument is not the number of layers, or a rank has none of the layers that were added"
+                "make its first argument the number of layers, or choose depths that add layers to a rank"
             )
 
     @property

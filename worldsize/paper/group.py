@@ -78,7 +78,7 @@ class _Functional:
         if name == "wait_tensor":
             if work := self._under_way.pop(args[0].untyped_storage()._cdata, None):
                 work.wait()
-            return args[0]  # torch's fake result has memory of its own
+            return args[0]  # torch's fake result has its own memory
         if name not in _CALLS:
             raise NotImplementedError(
                 f"on paper torch.ops._c10d_functional.{name} is not known: call torch.distributed"

@@ -1,4 +1,4 @@
-"""Detection of programs on paper that ask how many ranks a node has: on another cluster they may behave differently."""
+"""Detection of programs on paper that ask how many ranks a node has: on other clusters they may behave differently."""
 
 # pyright: reportAttributeAccessIssue=false, reportPrivateImportUsage=false
 

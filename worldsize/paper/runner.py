@@ -63,7 +63,7 @@ def paper(
     """Run `fn(*args)` on paper as one of `world_size` ranks, and price it on a described cluster.
 
     The function is the same as for `worldsize.run`. Its tensors have shapes but no data, so it may be far larger than
-    this machine: rank 0 runs in a process of its own, which records its computation, communication, waits and memory.
+    this machine: rank 0 runs in its own process, which records its computation, communication, waits and memory.
     If it exchanges messages, as a pipeline stage does, the ranks of that group are recorded together.
 
     `ranks` names the ranks to record instead; "corners" adds the last rank and the ends of each group that a recorded

@@ -124,7 +124,7 @@ class _Shards:
 
 
 def give_addresses() -> None:
-    """Give each storage of a fake tensor a distinct address, by which programs and FSDP2 tell storages apart."""
+    """Give each storage of a fake tensor a distinct address, with which programs and FSDP2 tell storages apart."""
     address = torch.UntypedStorage.data_ptr
 
     def of_storage(storage: torch.UntypedStorage) -> int:

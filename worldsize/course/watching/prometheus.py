@@ -122,7 +122,7 @@ class Prometheus:
         """
         found = _first(lambda: self.query(expr), within_s)
         if not found:
-            raise TimeoutError(f"{expr} gave nothing within {within_s} s")
+            raise TimeoutError(f"the query {expr} returned nothing within {within_s} s")
         return found
 
     def close(self) -> None:

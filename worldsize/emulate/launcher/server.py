@@ -315,7 +315,7 @@ class Emulation:
                 connection.was_refused = True
 
     def _loss_at(self, connection: _RankConnection, posted: Posted) -> LostRank | None:
-        """The fault by which a rank is lost in place of this post.
+        """Return the fault, if any, that loses the rank at this post.
 
         Raises:
             Lost: the others do not hear of it.

@@ -249,7 +249,7 @@ def read_from_rank(header: bytes) -> FromRank:
     """Read a message of a rank.
 
     Raises:
-        ValueError: it is another message, or malformed.
+        ValueError: the message has a different type, or is malformed.
     """
     return _class_of(header, _FROM_RANK).parse(header)
 
@@ -325,7 +325,7 @@ def read_from_conductor(header: bytes) -> FromConductor:
     """Read a message of the conductor.
 
     Raises:
-        ValueError: it is another message, or malformed.
+        ValueError: the message has a different type, or is malformed.
     """
     return _class_of(header, _FROM_CONDUCTOR).parse(header)
 

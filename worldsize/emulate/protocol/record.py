@@ -37,7 +37,7 @@ class Step(NamedTuple):
 class Operation(NamedTuple):
     """One message (`ranks` are sender and receiver) or one collective of a group, with the posts that it consists of.
 
-    With a lost rank, each other rank's part is an operation of its own, which fails when that rank hears of the loss at
+    With a lost rank, each other rank's part is a separate operation, which fails when that rank hears of the loss at
     `failed_s`, or immediately if it is posted later.
     """
 

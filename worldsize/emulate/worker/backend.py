@@ -63,7 +63,7 @@ class EmulatedGroup(dist.ProcessGroup):
         return [torch.device("cpu")]
 
     def _get_backend(self, _device: torch.device) -> EmulatedGroup:
-        """What carries out the calls on a device: the group itself."""
+        """Return the group itself, which carries out the calls on every device."""
         return self
 
     def _post(

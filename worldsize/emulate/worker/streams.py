@@ -56,7 +56,7 @@ class Stream:
         self.record_event().synchronize()
 
     def query(self) -> bool:
-        """True: the program sees no time pass but where it waits."""
+        """Return True: for the program, time passes only while it waits."""
         return True
 
     def __eq__(self, other: object) -> bool:
@@ -91,7 +91,7 @@ class EmulatedEvent:
         Stream._client.note_host()
 
     def query(self) -> bool:
-        """True: the program sees no time pass but where it waits."""
+        """Return True: for the program, time passes only while it waits."""
         return True
 
 

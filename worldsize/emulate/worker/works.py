@@ -92,7 +92,7 @@ class Work(torch_internals.Work):
         super().__init__()
         self.number, self.call = number, call
         self.client, self._fill, self._result = client, fill, result
-        self.timeout_s: float | None = None  # of each wait for this call that has none of its own
+        self.timeout_s: float | None = None  # of each wait for this call that does not set one
         self.failure: OperationFailed | None = None
         self.is_there = self._is_over = False  # the latter once the program has waited
         self.asked_s: dict[str, float] = {}  # when it was not done, by what the program asked

@@ -31,7 +31,7 @@ def refuse_bad_spec(spec: Spec) -> None:
     """Raise ValueError unless a run can start from this specification.
 
     Raises:
-        ValueError: an argument is wrong, or this machine cannot hold so many ranks.
+        ValueError: an argument is wrong, or this machine cannot hold that many ranks.
     """
     whole_world_size(spec.world_size)
     if spec.each is not None:

@@ -111,7 +111,7 @@ class ElasticWorkerGroup(WorkerGroup):
 
     @property
     def is_over(self) -> bool:
-        """True when the agent has ended."""
+        """True if the agent has ended."""
         return self._has_ended
 
     @property

@@ -111,7 +111,7 @@ class KernelMemory:
         private = shared = 0
         counted: list[int] = []
         for pid in processes:
-            # before it is read: once a process has memory of its own, it never shares its parent's again
+            # before it is read: once a process has its own memory, it never shares its parent's again
             if any(_is_same_memory(pid, other) for other in counted):
                 continue
             if status := _status(pid):

@@ -103,7 +103,7 @@ def _of_bytes(value: bytes) -> Any:
 
 
 def _plain(tensor: Any) -> Any:
-    """Copy the tensor if needed: contiguous, on the CPU, and in storage of its own."""
+    """Copy the tensor if needed: contiguous, on the CPU, and in its own storage."""
     import torch
 
     if tensor.layout is not torch.strided or tensor.is_meta or hasattr(tensor, "to_local"):

@@ -72,7 +72,7 @@ def diagnose(standings: Sequence[StoppedRank]) -> Diagnosis | None:
 
 
 def mismatch(standings: Sequence[StoppedRank]) -> Diagnosis | None:
-    """The first collective of a group that is not the same on all ranks; None when all that are known agree."""
+    """Return the first collective of a group that differs between ranks; None if all known ones agree."""
     by_place: dict[tuple[str, tuple[int, ...], int], dict[int, Call]] = {}
     for standing in standings:
         for call in standing.calls:
@@ -158,7 +158,7 @@ def _waited_for(standing: StoppedRank, standings: Sequence[StoppedRank]) -> Iter
 
 
 def _has_reached(other: StoppedRank, call: Call, standing: StoppedRank) -> bool:
-    """True when `other` has started the collective that `standing` waits in."""
+    """Whether `other` has started the collective that `standing` waits in."""
     if call is standing.native:
         return other.num_native >= call.sequence
     return any(

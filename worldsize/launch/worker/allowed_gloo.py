@@ -1,7 +1,7 @@
 """Gloo on real sockets for a run that allows only some operations: every group refuses the others.
 
 It holds a program to the allowed operations, whichever group, hook or function of torch they are called through. It
-does not stop code that opens sockets of its own.
+does not stop code that opens its own sockets.
 """
 
 # pyright: reportPrivateUsage=false

@@ -112,7 +112,7 @@ def take_assignment(sock: socket.socket) -> RankAssignment:
 def serve(
     assignment: RankAssignment, job: RunFunction, join: Callable[[RankAssignment, RunFunction], Membership]
 ) -> bool:
-    """Run the job's function and report its value or why it failed; True when it returned."""
+    """Run the job's function and report its value or why it failed; return True if it returned."""
     link = assignment.link
     try:
         prepare(job)
