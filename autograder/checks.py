@@ -12,7 +12,8 @@ from autograder.judging.checks.partial_sums import (
     named,
 )
 from autograder.judging.checks.pictures import InFewColours, draw_bars, draw_messages, draw_timeline
-from autograder.judging.checks.returned import entries, entry, integer, is_same, shown, tensor_like
+from autograder.judging.checks.returned import entries, entry, expect_like, integer, is_same, shown, tensor_like
+from autograder.judging.checks.solution import take_from_solution
 from autograder.judging.checks.trainings import (
     described,
     disturbed,
@@ -35,7 +36,7 @@ from autograder.judging.checks.witnessed import (
     expect_work,
     posts_of,
 )
-from autograder.judging.jail.made import Made, limit_computing, return_freed_memory
+from autograder.judging.jail.made import Made, call_each, limit_computing, return_freed_memory
 from autograder.judging.report import Outcome
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Parts",
     "StudentFailed",
     "between",
+    "call_each",
     "described",
     "disturbed",
     "draw_bars",
@@ -60,6 +62,7 @@ __all__ = [
     "expect_dtype",
     "expect_end",
     "expect_grown",
+    "expect_like",
     "expect_losses",
     "expect_partial_sums",
     "expect_resumed",
@@ -86,6 +89,7 @@ __all__ = [
     "return_freed_memory",
     "shown",
     "shuffled",
+    "take_from_solution",
     "tensor_like",
     "whole",
 ]

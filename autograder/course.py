@@ -67,19 +67,28 @@ def source_of(coursedir: CourseDirectory, assignment: str) -> Path:
 
 
 def programs_of(coursedir: CourseDirectory, names: dict[str, str]) -> dict[str, Path]:
-    """The current paths of the programs of a grading, as "submitted/NAME" and "reference/NAME"."""
+    """The current paths of the programs of a grading, as "submitted/NAME" and "reference/NAME".
+
+    The script of the assignment itself is one of the references: hidden checks may take parts of its solution.
+    """
     places = graded_files(coursedir, names)
+    script = solution_script(source_of(coursedir, names["assignment"]))
     return {
         f"{kind}/{name}": place.with_name(name)
         for name in beside(places["release"].parent)
         for kind, place in (("submitted", places["submission"]), ("reference", places["checks"]))
-    }
+    } | ({f"reference/{script.name}": script} if script.is_file() else {})
 
 
 def hidden(source: Path) -> Path:
     """The file that decides the grades of an assignment: its hidden checks, or the key of a quiz."""
     key = source / QUIZ_KEY
     return key if key.is_file() else source / "checks.py"
+
+
+def solution_script(source: Path) -> Path:
+    """The authored script in the folder of an assignment's solution; it may be absent."""
+    return source / f"{notebook_of(source.name)}.py"
 
 
 def notebook_of(assignment: str) -> str:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from autograder.authoring import programs
 from autograder.authoring.needs import needs_of, refuse_absent
-from autograder.course import beside, handed_in, hidden, notebook_of
+from autograder.course import beside, handed_in, hidden, notebook_of, solution_script
 from autograder.files import file_sha256, shown, write_whole
 from autograder.grading.audit_log import RecordedLimits, engine_sha256
 from autograder.grading.engines import Engine, LocalPool
@@ -153,8 +153,8 @@ class Lab:
         """A hash of the submission, of the lab and of the grader's own code."""
         path = self.submitted_file(student)
         own, solved = self._programs_beside(path), self._programs_beside(self.checks)
-        every = (path, self._release_path, self.checks, *own.values(), *solved.values())
-        files = [file_sha256(file) for file in every]
+        ours = (self._release_path, self.checks, solution_script(self.checks.parent), *solved.values())
+        files = [file_sha256(file) for file in (path, *own.values(), *ours)]
         return hashlib.sha256(repr([*files, self.limits, engine_sha256()]).encode()).hexdigest()
 
     def read(self, student: str) -> Submission:

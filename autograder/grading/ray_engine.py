@@ -57,7 +57,8 @@ class RayCluster:
             RuntimeError: the judge broke, its worker died too often, or it has a different version of the grader.
         """
         errors = self._ray.exceptions
-        asked = self._task.remote(grader(), request.checks.read_bytes(), request.model_dump_json(), self._num_gpus > 0)
+        files = {path.name: path.read_bytes() for path in request.checks.parent.glob("*.py")}
+        asked = self._task.remote(grader(), files, request.model_dump_json(), self._num_gpus > 0)
         self._running.add(asked)
         try:
             if self._is_stopped:
@@ -106,18 +107,20 @@ class RayCluster:
             self._ray.cancel(asked)
 
 
-def judge_here(asked_by: Mapping[str, str], checks: bytes, request: str, on_gpus: bool = False) -> str:
+def judge_here(asked_by: Mapping[str, str], files: Mapping[str, bytes], request: str, on_gpus: bool = False) -> str:
     """Have a request judged on a worker; request and report are JSON. `asked_by` is `grader()` where it was made.
 
-    With `on_gpus` the sandbox shows the GPUs that Ray has given to this worker.
+    `files` are the checks and the scripts beside them, by name. With `on_gpus` the sandbox shows the GPUs that Ray has
+    given to this worker.
 
     Raises:
         RuntimeError: this machine has a different grader, or the judge broke.
     """
     refuse_another_grader(asked_by)
     with tempfile.TemporaryDirectory(prefix="worldsize-checks-") as folder:  # which only this user may enter
+        for name, content in files.items():
+            Path(folder, name).write_bytes(content)
         path = Path(folder, "checks.py")
-        path.write_bytes(checks)
         here = JudgeRequest.model_validate_json(request).model_copy(update={"checks": path})
         return judge(here, _granted() if on_gpus else ()).model_dump_json()
 

@@ -12,7 +12,7 @@ import nbformat
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.authoring import programs
-from autograder.course import graded_files, programs_of, source_of
+from autograder.course import graded_files, programs_of, solution_script, source_of
 from autograder.files import file_sha256
 from autograder.grading.audit_log import KEPT, AuditEntry, CheckScore, Verdict, engine_sha256, versions
 from autograder.grading.engines import LocalPool
@@ -54,8 +54,13 @@ def replay(coursedir: CourseDirectory, entry: AuditEntry) -> Replay:
         raise ValueError(f"Entry {entry.number} has no score to reproduce: the grader broke. {entry.reason}")
     names = entry.model_dump(include={"assignment", "student", "notebook"})
     now = graded_files(coursedir, names) | programs_of(coursedir, names)
+    script = f"reference/{solution_script(source_of(coursedir, entry.assignment)).name}"
+    if entry.inputs.of(script) is None:  # graded before checks could use it
+        now.pop(script, None)
     with tempfile.TemporaryDirectory(prefix="worldsize-replay-") as folder:
         files = {kind: _found(Path(coursedir.root), entry, kind, path, Path(folder)) for kind, path in now.items()}
+        beside = files.pop(script, None)
+        files["checks"] = _copied_together(Path(folder, "checks and solution"), files["checks"], beside)
         verdict, report = _judged_again(coursedir, files, entry)
     checks = [CheckScore.of(check) for check in report.checks] if report else []
     return Replay(entry, verdict, report.score if report else 0.0, checks, list(_differences(entry, now, report)))
@@ -78,12 +83,21 @@ def _judged_again(
         preload=given_imports(release),
         programs=submission.programs,
         references={name: programs.solved(path) for name, path in ours.items()},
+        hidden=[coursedir.root],
         seed=entry.seed,
         **entry.limits.model_dump(),
     )
     num_gpus = Grade(config=coursedir.config).gpus(source_of(coursedir, entry.assignment))
     report = LocalPool(1, num_gpus).judge(request).with_unwritten(submission.code.unwritten)
     return Verdict.FAULT if report.is_fault else Verdict.GRADED, report
+
+
+def _copied_together(folder: Path, checks: Path, script: Path | None) -> Path:
+    """A copy of the checks, with the script beside it from which they may take parts of the solution."""
+    folder.mkdir()
+    if script:
+        shutil.copy(script, folder)
+    return Path(shutil.copy(checks, folder))
 
 
 def _found(root: Path, entry: AuditEntry, kind: str, now: Path, folder: Path) -> Path:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from autograder.authoring import programs
 from autograder.authoring.known_answers import compose, read_known_answers, solved_cells
 from autograder.authoring.needs import needs_of, refuse_absent
-from autograder.course import lab_settings, notebook_of, open_course
+from autograder.course import lab_settings, notebook_of, open_course, solution_script
 from autograder.files import file_sha256, write_whole
 from autograder.grading.audit_log import engine_sha256
 from autograder.grading.engines import LocalPool
@@ -224,8 +224,9 @@ def _kept_path(root: Path, case: Case) -> Path:
 
 
 def _fingerprint(root: Path, case: Case) -> str:
-    """Hash the checks, the answer and its required score, its limits, and the grader's own code."""
-    checks = file_sha256(root / "solutions" / case.lab / "checks.py")
+    """Hash the checks and their solution, the answer and its required score, its limits, and the grader's own code."""
+    folder = root / "solutions" / case.lab
+    checks = [file_sha256(path) for path in (folder / "checks.py", solution_script(folder))]
     machine = [engine_sha256(), version("torch"), platform.python_version()]
     basis = [checks, case, _submitted(root, case), _limits(root, case.lab), *machine]
     return hashlib.sha256(repr(basis).encode()).hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -46,14 +46,19 @@ class StudentFailed(Exception):
 
 
 @contextmanager
-def hinted(hint: str) -> Iterator[None]:
-    """Add a hint to the report if a run in this block hangs; crashes and forbidden calls have their own text."""
+def hinted(hint: str | Mapping[Outcome, str], *others: Outcome) -> Iterator[None]:
+    """Add a hint to the report on a run in this block that hangs, or that ends in one of `others`.
+
+    A mapping has a hint for each outcome that it names.
+    """
+    hints = dict.fromkeys((Outcome.HUNG, *others), hint) if isinstance(hint, str) else hint
     try:
         yield
     except StudentFailed as failed:
-        if failed.outcome is not Outcome.HUNG:
+        if not hints.get(failed.outcome):
             raise
-        raise StudentFailed(failed.outcome, f"{failed}\n{hint}", failed.may_be_external) from None
+        text = f"{failed}\n{hints[failed.outcome]}"
+        raise StudentFailed(failed.outcome, text, failed.may_be_external) from None
 
 
 def points(num_points: float, *, cell: str, needs: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from worldsize.check import expect_close
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +39,26 @@ def tensor_like(value: Any, wanted: torch.Tensor) -> torch.Tensor | None:
 
     is_tensor = isinstance(value, torch.Tensor)
     return value if is_tensor and value.shape == wanted.shape and value.dtype == wanted.dtype else None
+
+
+def expect_like(
+    value: Any,
+    wanted: torch.Tensor,
+    what: str,
+    hint: str = "",
+    mistakes: Iterable[tuple[torch.Tensor, str]] = (),
+    rtol: float = 1e-4,
+    atol: float = 1e-6,
+) -> None:
+    """Raise CheckFailed unless the value is this tensor; a known mistake's own hint replaces the general one."""
+    import torch
+
+    same = tensor_like(value, wanted)
+    for like, why in mistakes:
+        if same is not None and torch.allclose(same.double(), like.double(), rtol, atol):
+            hint = why
+            break
+    expect_close(value, wanted, what, hint, rtol, atol)
 
 
 def integer(value: Any) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -19,6 +19,25 @@ class Made:
         """Make it; this works once."""
         args, function = self._parts.pop(), self._parts.pop()
         return function(*args)
+
+
+def call_each(
+    student: Any, name: str, calls: Sequence[Sequence[Any]], parts: Mapping[str, Callable[..., Any]], *_: Any
+) -> list[Any]:
+    """What a function of the student's returns for each call, with tuples as lists; `parts` replace other functions.
+
+    A named tuple among the arguments becomes one of the class of that name in the student's notebook.
+    """
+
+    def own(value: Any) -> Any:
+        return getattr(student, type(value).__name__)(*value) if hasattr(value, "_fields") else value
+
+    def plain(value: Any) -> Any:
+        return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+    for part, function in parts.items():
+        setattr(student, part, function)
+    return [plain(getattr(student, name)(*map(own, args))) for args in calls]
 
 
 def return_freed_memory() -> None:

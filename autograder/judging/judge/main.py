@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from autograder.judging.checks.check import Check, PartlyHeld, StudentFailed
@@ -123,6 +124,8 @@ class _JudgePlugin:
         return torch.Generator().manual_seed(int.from_bytes(digest[:6], "little"))
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for module in {item.module for item in items if isinstance(item, pytest.Function)}:
+            cloudpickle.register_pickle_by_value(module)  # ranks cannot import the checks
         items[:] = [item for item in items if self._only is None or item.name in self._only]
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

@@ -320,6 +320,21 @@ def test_a_score_is_reproduced_from_what_was_kept(graded):
 
 
 @needs_jail
+def test_checks_are_repeated_beside_the_solution_that_they_took_parts_of(graded):
+    script = graded / "solutions" / NAME / f"{NAME}.py"
+    whole = script.read_text()
+    entry = audit_log.read(graded / audit_log.LOG)[0][0]
+    assert f"reference/{script.name}" in entry.inputs.programs
+    try:
+        script.write_text("a new solution")
+        again = replay(coursedir_of(graded), entry)
+    finally:
+        script.write_text(whole)
+    assert again.is_same
+    assert again.differences[0] == f"The reference/{script.name} has changed since, so its kept copy was used."
+
+
+@needs_jail
 def test_a_malformed_submission_is_so_again_and_a_fault_has_nothing_to_reproduce(graded):
     _, _, malformed, fault = audit_log.read(graded / audit_log.LOG)[0]
     assert replay(coursedir_of(graded), malformed).is_same

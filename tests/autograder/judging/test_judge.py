@@ -294,6 +294,17 @@ def test_a_check_that_holds_in_part_gives_a_part_and_lets_others_be_tried(one_ch
     assert message(report, "check_total") == "Expected: all. Got: a quarter."
 
 
+def test_functions_of_the_checks_reach_ranks_through_a_function_of_the_kit(one_check):
+    path = one_check(
+        "from autograder.checks import call_each\n"
+        '    found = student.run(call_each, "total", [(1,)], {"part": part}, world_size=1)\n'
+        '    if found != [[3]]:\n        raise CheckFailed("3", f"{found}")'
+    )
+    path.write_text(path.read_text() + "\n\ndef part(number):\n    return number + 2\n")
+    total = ("total", "def total(number):\n    return part(number)")
+    assert outcomes(judge(JudgeRequest(checks=path, cells=[total]))) == {"check_total": PASSED}
+
+
 FAT = """
 import torch
 import worldsize.launch.protocol.codec as codec

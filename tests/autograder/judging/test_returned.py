@@ -5,6 +5,8 @@ import importlib.util
 import inspect
 import itertools
 import sys
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import cloudpickle
 import pytest
@@ -14,7 +16,17 @@ from repository import ROOT
 
 import worldsize as ws
 from autograder.authoring.notebooks import find_sources
-from autograder.checks import Outcome, StudentFailed, entries, entry, is_same, shown, tensor_like
+from autograder.checks import (
+    Outcome,
+    StudentFailed,
+    call_each,
+    entries,
+    entry,
+    expect_like,
+    is_same,
+    shown,
+    tensor_like,
+)
 from autograder.course import is_project
 from worldsize.check import CheckFailed
 from worldsize.event import COMMUNICATION, Event
@@ -158,3 +170,35 @@ def test_no_text_of_a_rank_is_shown():
     assert shown(torch.ones(2, 3)) == "a tensor of shape (2, 3) and type torch.float32"
     assert len(shown([[123456789] * 99] * 99)) < 200
     assert "secret" not in inspect.getsource(shown)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (2 * torch.ones(2), "That is the sum."),
+        (3 * torch.ones(2), "Look."),
+        (2 * torch.ones(2).double(), "Look."),
+        ("hidden", "Look."),
+    ],
+)
+def test_a_known_mistake_has_a_hint_of_its_own(value, said):
+    mistakes = [(2 * torch.ones(2), "That is the sum."), (2 * torch.ones(2), "Too late.")]
+    expect_like(torch.ones(2), torch.ones(2), "the mean", "Look.", mistakes)
+    with pytest.raises(CheckFailed) as caught:
+        expect_like(value, torch.ones(2), "the mean", "Look.", mistakes)
+    assert caught.value.hint == said and "hidden" not in str(caught.value)
+
+
+class Plan(NamedTuple):
+    dp: int
+
+
+def test_a_function_is_called_with_the_students_own_classes_and_right_other_functions():
+    seen = []
+    own = type("Plan", (), {"__init__": lambda self, dp: seen.append(dp)})
+    student = SimpleNamespace(Plan=own, right=None, cost=lambda plan, num: (type(plan) is own, [student.right(num)]))
+    assert call_each(student, "cost", [(Plan(4), 2), (Plan(5), 3)], {"right": lambda num: (num,)}) == [
+        [True, [[2]]],
+        [True, [[3]]],
+    ]
+    assert seen == [4, 5]

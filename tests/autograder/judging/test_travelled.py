@@ -101,3 +101,18 @@ def test_a_hint_is_added_to_what_stopped():
 def test_a_crash_has_a_text_of_its_own():
     with pytest.raises(StudentFailed, match=r"^not allowed$"), hinted("All ranks call it."):
         raise StudentFailed(Outcome.FORBIDDEN, "not allowed")
+
+
+@pytest.mark.parametrize(
+    ("hint", "others", "outcome", "text"),
+    [
+        ("Look.", (Outcome.CRASHED,), Outcome.CRASHED, "it ended\nLook."),
+        ("Look.", (Outcome.CRASHED,), Outcome.FORBIDDEN, "it ended"),
+        ({Outcome.HUNG: "Wait.", Outcome.CRASHED: "Look."}, (), Outcome.CRASHED, "it ended\nLook."),
+        ({Outcome.CRASHED: "Look."}, (), Outcome.HUNG, "it ended"),
+    ],
+)
+def test_hints_are_chosen_by_how_a_run_ended(hint, others, outcome, text):
+    with pytest.raises(StudentFailed) as caught, hinted(hint, *others):
+        raise StudentFailed(outcome, "it ended")
+    assert (str(caught.value), caught.value.outcome) == (text, outcome)
