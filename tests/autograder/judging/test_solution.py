@@ -6,6 +6,7 @@ from autograder.checks import take_from_solution
 
 SCRIPT = """\
 # %% setup
+import not_there
 from typing import NamedTuple
 
 RATE = 2
