@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from autograder.checks import (
     PartlyHeld,
     StudentFailed,
     between,
+    call_each,
     entries,
     entry,
     expect_after_arrival,
@@ -31,6 +33,7 @@ from autograder.checks import (
     expect_grown,
     expect_same_again,
     expect_work,
+    hinted,
     integer,
     is_same,
     limit_computing,
@@ -39,6 +42,7 @@ from autograder.checks import (
     return_freed_memory,
     shown,
     shuffled,
+    take_from_solution,
     tensor_like,
     whole,
 )
@@ -58,35 +62,20 @@ EXACT = 1e-9
 NO_WAIT = "Start each send with isend and go on: a send that waits may wait for ever."
 BY_WIRE = "What a rank knows of other stages comes over the wire."
 STUCK = "Something that comes later in the schedule would have to be done first."
-ADVICE = {Outcome.HUNG: NO_WAIT}
 
-
-class Act(NamedTuple):
-    kind: str
-    stage: int
-    micro_batch: int
+Act, needs, Working = take_from_solution(
+    Path(__file__).with_name("lab09.py"), "Action", "needed_before", "Timed"
+)
 
 
 Schedule = list[list[Act]]
 
 
-@contextmanager
-def advice(hints: Mapping[Outcome, str] = ADVICE) -> Iterator[None]:
-    """Add what to change to the report of a run that gave no values."""
-    try:
-        yield
-    except StudentFailed as error:
-        text = f"{error}\n{hints.get(error.outcome, '')}".strip()
-        raise StudentFailed(error.outcome, text, error.may_be_external) from None
-
-
 # Schedules as data.
 
 
-def right_1f1b(student: Any) -> Any:
-    return lambda num_ranks, num: [
-        [student.Action(*one) for one in actions] for actions in reference(num_ranks, num, "1")
-    ]
+def right_1f1b(num_ranks: int, num: int) -> Schedule:
+    return reference(num_ranks, num, "1")
 
 
 def stand_ins(name: str) -> dict[str, Any]:
@@ -94,27 +83,16 @@ def stand_ins(name: str) -> dict[str, Any]:
     return {"one_f_one_b": right_1f1b} if name == "interleaved" else {}
 
 
-def call_on_rank(student: Any, name: str, calls: Any, parts: Any, *_: Any) -> Any:
-    """What a function of the student's returns for each call, with right functions as `parts`."""
-
-    def plain(value: Any) -> Any:
-        return [plain(one) for one in value] if isinstance(value, list | tuple) else value
-
-    for part, make in parts.items():
-        setattr(student, part, make(student))
-    return [plain(getattr(student, name)(*args)) for args in calls]
-
-
 def returned(student: Any, name: str, calls: Sequence[Any]) -> list[Any]:
-    run = student.emulated(call_on_rank, name, list(calls), stand_ins(name), world_size=1, **RULES)
+    run = student.emulated(call_each, name, list(calls), stand_ins(name), world_size=1, **RULES)
     return entries(run.values[0], len(calls))
 
 
 def returned_in_time(student: Any, name: str, args: Sequence[Any]) -> Any:
     """What one call returns in the computing time that the text gives, and what a rank needs."""
-    with advice(dict.fromkeys((Outcome.CRASHED, Outcome.HUNG), LATE)):
+    with hinted(LATE, Outcome.CRASHED):
         made = Made(limit_computing, CPU_S)
-        job = (call_on_rank, name, [args], stand_ins(name))
+        job = (call_each, name, [args], stand_ins(name))
         run = student.emulated(*job, world_size=1, made=made, **RULES)
     return entry(run.values[0], 0)
 
@@ -144,16 +122,6 @@ def read(value: Any, num_ranks: int, num_stages: int, num: int, kinds: str, of: 
         actual = f"{len(set(flat))} different ones and {len(flat) - len(set(flat))} again"
         raise CheckFailed(f"{wanted} actions {of}, each once", actual)
     return schedule
-
-
-def needs(action: Act, num_stages: int) -> list[Act]:
-    kind, stage, number = action
-    if kind == "F":
-        return [Act("F", stage - 1, number)] if stage else []
-    if kind == "W":
-        return [Act("I", stage, number)]
-    behind = [Act(kind, stage + 1, number)] if stage + 1 < num_stages else []
-    return [Act("F", stage, number), *behind]
 
 
 class Played(NamedTuple):
@@ -583,23 +551,6 @@ class Stage(nn.Module):
         return Working.apply(output, self.time_s) if self.time_s else output
 
 
-class Working(torch.autograd.Function):
-    """An identity that works for some time in forward, and twice as long in backward."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, time_s: float) -> torch.Tensor:
-        ctx.time_s = time_s
-        with ws.span("F", kind="forward"):
-            emulate.spend(time_s)
-        return tensor.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        with ws.span("B", kind="backward"):
-            emulate.spend(2 * ctx.time_s)
-        return gradient, None
-
-
 class Holding(torch.autograd.Function):
     """An identity whose output, and whose backward, hold so many numbers."""
 
@@ -726,7 +677,7 @@ def run_of(
         for rank in range(num_ranks)
     ]
     each = [(plain, sizes, batches_of(sizes), num_calls, one) for one in own]
-    with advice():
+    with hinted(NO_WAIT):
         return student.emulated(run_on_rank, each=each, world_size=num_ranks, **(SEEN | options))
 
 
@@ -898,7 +849,7 @@ def check_messages_are_in_the_order_of_the_schedule(student, rng):
     right rank, in the order of its own actions.
     """
     schedule, sizes = mixed(rng, 5), drawn(rng, 2, 5)
-    with advice(dict.fromkeys((Outcome.HUNG, Outcome.CRASHED), TAGS)):
+    with hinted(TAGS, Outcome.CRASHED):
         run = run_of(student, schedule, sizes)
     expect_order(run, schedule, sizes)
 

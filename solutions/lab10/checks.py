@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -25,17 +26,20 @@ from autograder.checks import (
     PartlyHeld,
     StudentFailed,
     between,
+    call_each,
     entries,
     entry,
     expect_body,
     expect_same_again,
     expect_sum_travelled,
+    hinted,
     is_same,
     limit_computing,
     points,
     received,
     shown,
     shuffled,
+    take_from_solution,
     tensor_like,
     whole,
 )
@@ -65,45 +69,11 @@ CPU_S = 3  # more than what the text says
 ALL_RANKS = "All ranks of a group must make the same calls in the same order."
 
 
-@contextmanager
-def advice() -> Iterator[None]:
-    """Add what to change to the report of a run that hung."""
-    try:
-        yield
-    except StudentFailed as error:
-        hint = ALL_RANKS if error.outcome is Outcome.HUNG else ""
-        text = f"{error}\n{hint}".strip()
-        raise StudentFailed(error.outcome, text, error.may_be_external) from None
-
-
 # The cost model, and what the judge puts in place of the student's parts.
 
-
-class Job(NamedTuple):
-    num_layers: int
-    width: int
-    num_heads: int
-    hidden_width: int
-    vocab_size: int
-    length: int
-    global_batch: int
-
-
-class Machine(NamedTuple):
-    num_gpus: int
-    gpus_per_node: int
-    flops_per_s: float
-    memory_bytes: float
-    node_bytes_per_s: float
-    network_bytes_per_s: float
-
-
-class Plan(NamedTuple):
-    dp: int
-    tp: int
-    pp: int
-    micro_batch: int
-    recompute: bool
+Job, Machine, Plan = take_from_solution(
+    Path(__file__).with_name("lab10.py"), "Job", "Machine", "Plan"
+)
 
 
 def micro_batches(job: Any, plan: Any) -> int:
@@ -198,23 +168,8 @@ def stand_ins(name: str) -> dict[str, Callable[..., Any]]:
     return dict(itertools.takewhile(lambda part: part[0] != name, REFERENCES.items()))
 
 
-def call_on_rank(student: Any, name: str, calls: Any, parts: Any, *_: Any) -> Any:
-    """What a function of the student's returns for each call, with right functions as `parts`."""
-
-    def made(value: Any) -> Any:
-        kind = type(value).__name__
-        return getattr(student, kind)(*value) if kind in ("Job", "Machine", "Plan") else value
-
-    def plain(value: Any) -> Any:
-        return [plain(one) for one in value] if isinstance(value, list | tuple) else value
-
-    for part, function in parts.items():
-        setattr(student, part, function)
-    return [plain(getattr(student, name)(*[made(one) for one in args])) for args in calls]
-
-
 def returned(student: Any, name: str, calls: Sequence[Any], **options: Any) -> list[Any]:
-    job = (call_on_rank, name, list(calls), stand_ins(name))
+    job = (call_each, name, list(calls), stand_ins(name))
     run = student.emulated(*job, world_size=1, **RULES, **options)
     return entries(run.values[0], len(calls))
 
@@ -492,7 +447,7 @@ def run_step(student: Any, sizes: Sizes) -> Run:
     for rank in range(sizes.dp * sizes.tp):
         parts = [part_of(block, rank % sizes.tp, sizes.tp) for block in wholes]
         each.append((parts, *pairs[rank // sizes.tp], sizes.dp, sizes.tp))
-    with advice():
+    with hinted(ALL_RANKS):
         return student.emulated(step_on_rank, each=each, world_size=sizes.dp * sizes.tp, **SEEN)
 
 
@@ -862,7 +817,7 @@ def run_clip(
         (sizes, [(most, [(one.of_rank[rank], one.axes) for one in own]) for most, own in cases])
         for rank in range(num)
     ]
-    with advice():
+    with hinted(ALL_RANKS):
         return student.emulated(clip_on_rank, each=each, world_size=num, **SEEN)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, chain, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -35,10 +36,12 @@ from autograder.checks import (
     entries,
     entry,
     expect_work,
+    hinted,
     points,
     posts_of,
     shown,
     shuffled,
+    take_from_solution,
     tensor_like,
     whole,
 )
@@ -51,18 +54,12 @@ from worldsize.launch import Run
 
 EXACT = 1e-6
 TERMS = ("compute", "communication", "late", "input", "storage", "idle")
+SOLUTION = Path(__file__).with_name("lab11.py")
+Program, Step, cut_along_tp, step_on_rank, loss_of = take_from_solution(
+    SOLUTION, "Program", "Step", "cut_along_tp", "step_on_rank", "loss_of"
+)
+slow_passes, right_passes = take_from_solution(SOLUTION, "accumulate_slowly", "accumulate")
 IN_STEP = "All ranks must go through the same passes, each with the sums that the text names."
-
-
-@contextlib.contextmanager
-def advice() -> Iterator[None]:
-    """Add what to change to the report of a run that hung."""
-    try:
-        yield
-    except StudentFailed as error:
-        hint = IN_STEP if error.outcome is Outcome.HUNG else ""
-        text = f"{error}\n{hint}".strip()
-        raise StudentFailed(error.outcome, text, error.may_be_external) from None
 
 
 def is_seconds(value: Any) -> bool:
@@ -192,37 +189,6 @@ def check_terms_of_late_members(student, rng):
 # The programs whose steps are diagnosed.
 
 
-class Program(NamedTuple):
-    """How a training step is done on four ranks; the defaults are healthy."""
-
-    sizes: tuple[tuple[str, int], ...] = (("dp", 4),)
-    num_passes: int = 1
-    precision: str = "bfloat16"
-    bucket_bytes: int = 100_000
-    is_overlapped: bool = True
-    is_summed_each_pass: bool = False
-    read_s: float = 2e-3
-    reads_ahead: bool = True
-    save_s: float = 3e-3
-    saves_aside: bool = True
-    slow_rank: int = 0
-    slow_s: float = 0.0
-    num_sequences: int = 12
-
-
-class Step(NamedTuple):
-    """What a diagnosis gets."""
-
-    timeline: Any
-    cluster: Cluster
-    sizes: dict[str, int]
-    num_passes: int
-    precision: str
-    flops: float
-    gradient_bytes: int
-    bucket_bytes: int
-
-
 LENGTH = 32
 
 
@@ -260,43 +226,6 @@ def slow_cluster(rng: torch.Generator) -> Cluster:
     )
     name = "a cluster of the checks"
     return dataclasses.replace(base, name=name, gpus_per_node=2, gpu=gpu, intra=intra, inter=inter)
-
-
-class SumInBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        grad = grad.clone()
-        dist.all_reduce(grad, group=ctx.group)
-        return grad, None
-
-
-class SumInForward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
-        x = x.clone()
-        dist.all_reduce(x, group=group)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return grad, None
-
-
-def cut_along_tp(model: Any, group: Any, place: int, num: int) -> None:
-    for block in model.layers.values():
-        attention, mlp = block.attention, block.mlp
-        by_rows = (attention.query, attention.key, attention.value, mlp.gate, mlp.up)
-        for dim, parts in ((0, by_rows), (1, (attention.output, mlp.down))):
-            for part in parts:
-                part.weight = nn.Parameter(part.weight.chunk(num, dim)[place].clone())
-        for part in (attention, mlp):
-            part.register_forward_pre_hook(lambda _, args: SumInBackward.apply(args[0], group))
-            part.register_forward_hook(lambda _, __, out: SumInForward.apply(out, group))
 
 
 class Parallel(nn.Module):
@@ -353,71 +282,31 @@ class Parallel(nn.Module):
         self._sent, self._ready = [], {}
 
 
-def loss_of(model: Any, rows: torch.Tensor) -> torch.Tensor:
-    logits = model(rows[:, :-1])
-    return F.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
-
-
-def beside(lane: str, is_beside: bool) -> Any:
-    return emulate.lane(lane) if is_beside else contextlib.nullcontext()
-
-
 def spend(name: str, kind: str, time_s: float) -> None:
     with ws.span(name, kind=kind):
         emulate.spend(time_s)
 
 
-def passes_on_rank(program: Program, parallel: Parallel, rows: torch.Tensor) -> None:
-    slow_s = program.slow_s * (dist.get_rank() == program.slow_rank) / program.num_passes
-    is_narrow = program.precision == "bfloat16"
-    for number, part in enumerate(rows.chunk(program.num_passes)):
-        is_last = number == program.num_passes - 1
-        is_summed = program.is_overlapped and (is_last or program.is_summed_each_pass)
-        with contextlib.nullcontext() if is_summed else parallel.no_sync():
-            narrow = torch.autocast("cpu", torch.bfloat16, enabled=is_narrow)
-            with ws.span("forward", kind="forward"), narrow:
-                emulate.spend(slow_s / 3)
-                loss = loss_of(parallel, part) / program.num_passes
-            with ws.span("backward", kind="backward"):
-                emulate.spend(2 * slow_s / 3)
-                loss.backward()
-
-
-def step_on_rank(program: Program, parallel: Parallel, rows: torch.Tensor) -> None:
-    parameters = list(parallel.parameters())
-    with beside("loader", program.reads_ahead):
-        spend("read", "data", program.read_s)
-    passes_on_rank(program, parallel, rows)
-    if not program.is_overlapped:
-        flat = torch.cat([one.grad.flatten() for one in parameters])  # pyright: ignore
-        dist.all_reduce(flat, group=parallel.group)
-    with torch.no_grad(), ws.span("update", kind="update"):
-        for one in parameters:
-            one -= 0.1 * one.grad  # pyright: ignore
-    if dist.get_rank() == 0:
-        with beside("writer", program.saves_aside):
-            spend("save", "checkpoint", program.save_s)
-
-
-def programs_on_rank(_: Any, programs: Sequence[Program], shape: models.Shape) -> list[list[float]]:
+def programs_on_rank(_: Any, programs: Sequence[Any], shape: models.Shape) -> list[list[float]]:
     """By program: when its step begins and ends, and the bytes of its gradients."""
     torch.set_num_threads(1)
     found, meshes = [], {}
     for program in programs:
-        sizes = dict(program.sizes)
-        if program.sizes not in meshes:
+        sizes = program.sizes
+        key = tuple(sizes.items())
+        if key not in meshes:
             make = dist.device_mesh.init_device_mesh
-            meshes[program.sizes] = make("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-        mesh, model = meshes[program.sizes], models.Transformer(shape)
+            meshes[key] = make("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+        mesh, model = meshes[key], models.Transformer(shape)
         if "tp" in sizes:
-            cut_along_tp(model, mesh.get_group("tp"), mesh.get_local_rank("tp"), sizes["tp"])
+            cut_along_tp(model, mesh)
         parallel = Parallel(model, mesh.get_group("dp"), program.bucket_bytes)
         generator = torch.Generator().manual_seed(mesh.get_local_rank("dp"))
         shape_of_rows = (program.num_sequences, LENGTH + 1)
         rows = torch.randint(0, shape.vocab_size, shape_of_rows, generator=generator)
         dist.barrier()
         start_s = emulate.elapsed()
-        step_on_rank(program, parallel, rows)
+        step_on_rank(program, parallel, parallel.group, rows)
         dist.barrier()
         size_bytes = sum(one.nbytes for one in model.parameters())
         found.append([start_s, emulate.elapsed(), size_bytes])
@@ -436,8 +325,8 @@ def part_of(timeline: Any, start_s: float, end_s: float) -> Any:
 
 
 def recorded(
-    student: Any, programs: Sequence[Program], cluster: Cluster, slow: Sequence[Any] = ()
-) -> list[Step]:
+    student: Any, programs: Sequence[Any], cluster: Cluster, slow: Sequence[Any] = ()
+) -> list[Any]:
     """The steps of programs on ranks without the student's code."""
     run = student.emulated(
         programs_on_rank,
@@ -451,7 +340,7 @@ def recorded(
     )
     steps = []
     for program, (start_s, end_s, size_bytes) in zip(programs, run.values[0], strict=True):
-        sizes = dict(program.sizes)
+        sizes = program.sizes
         timeline = part_of(run.timeline, start_s, end_s)
         flops = RECORDED.flops(LENGTH * program.num_sequences, LENGTH)
         facts = (sizes, program.num_passes, program.precision, flops / sizes.get("tp", 1))
@@ -464,11 +353,11 @@ class Case(NamedTuple):
 
     cause: str | None
     rank: int | None
-    step: Step
+    step: Any
     after_s: float
 
 
-def drawn_programs(rng: torch.Generator) -> dict[str, Program]:
+def drawn_programs(rng: torch.Generator) -> dict[str, Any]:
     """A program for each bottleneck that a program can have, and those that they become.
 
     No step that a diagnosis gets is what another becomes: its seconds are nowhere to be found.
@@ -485,11 +374,11 @@ def drawn_programs(rng: torch.Generator) -> dict[str, Program]:
         "accumulation": in_passes._replace(is_summed_each_pass=True),
         "no_overlap": less._replace(is_overlapped=False),
         "small_buckets": less._replace(bucket_bytes=1000),
-        "mesh": less._replace(sizes=(("dp", 2), ("tp", 2))),
-        "wrong_axis": more._replace(sizes=(("tp", 2), ("dp", 2))),
+        "mesh": less._replace(sizes={"dp": 2, "tp": 2}),
+        "wrong_axis": more._replace(sizes={"tp": 2, "dp": 2}),
         "after": less,
         "after accumulation": in_passes,
-        "after wrong_axis": more._replace(sizes=(("dp", 2), ("tp", 2))),
+        "after wrong_axis": more._replace(sizes={"dp": 2, "tp": 2}),
     }
 
 
@@ -519,7 +408,7 @@ def drawn_cases(student: Any, rng: torch.Generator) -> list[Case]:
     return CASES[student]
 
 
-def diagnoses_on_rank(student: Any, steps: Sequence[Step]) -> list[Any]:
+def diagnoses_on_rank(student: Any, steps: Sequence[Any]) -> list[Any]:
     student.terms = reference_terms
     found: list[Any] = []
     for number, step in enumerate(steps):
@@ -927,7 +816,7 @@ def accumulated(student: Any, rng: torch.Generator) -> list[Accumulated]:
         for num_rows, most in ((4, 2), (5, 4)):
             seed = whole(rng, 0, 10**6)
             factors = [between(rng, 0.7, 1.4) for _ in range(SMALL.num_layers)]
-            with advice():
+            with hinted(IN_STEP):
                 run = student.emulated(
                     accumulating_on_rank,
                     seed,
@@ -1232,15 +1121,6 @@ def slow_reads(load: Any, num: int) -> Any:
     return map(load, range(num))
 
 
-def slow_passes(parallel: Any, rows: torch.Tensor, _: int) -> float:
-    total = 0.0
-    for row in rows.split(1):
-        loss = loss_of(parallel, row) / len(rows)
-        loss.backward()
-        total += loss.item()
-    return total
-
-
 def right_reads(load: Any, num: int) -> Any:
     coming: list[Any] = []
 
@@ -1255,18 +1135,6 @@ def right_reads(load: Any, num: int) -> Any:
         if number + 1 < num:
             start(number + 1)
         yield batch
-
-
-def right_passes(parallel: Any, rows: torch.Tensor, most: int) -> float:
-    total, parts = 0.0, rows.split(most)
-    for place, part in enumerate(parts):
-        quiet = place < len(parts) - 1
-        with parallel.no_sync() if quiet else contextlib.nullcontext():
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = loss_of(parallel, part) * (len(part) / len(rows))
-            loss.backward()
-        total += loss.item()
-    return total
 
 
 class Timed(nn.Module):
@@ -1348,7 +1216,7 @@ def check_the_program_is_faster(student, rng):
     options = {"world_size": 2, "keeps_exchanges": True}
     theirs = [(slow_reads, slow_passes), (right_reads, right_passes)]
     judges = student.emulated(training_on_rank, theirs, *job, student_ranks=(), **options)
-    with advice():
+    with hinted(IN_STEP):
         run = student.emulated(training_on_rank, [], *job, **options)
     expect_work(run, dict.fromkeys(range(2), STEPS * (read_s + 2 * pass_s + ROWS * row_s)))
     (own_s,), (before_s, best_s) = barriers_s(run, 1), barriers_s(judges, 2)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -22,12 +23,14 @@ from autograder.checks import (
     Made,
     PartlyHeld,
     between,
+    call_each,
     entries,
     entry,
     limit_computing,
     points,
     shown,
     shuffled,
+    take_from_solution,
     whole,
 )
 from worldsize.check import CheckFailed
@@ -54,45 +57,18 @@ def ready() -> None:
 # needs a later one.
 
 
-def reference_best_s(times_s: Sequence[float]) -> float:
-    return min(times_s)
-
-
-def reference_line(points: Points) -> tuple[float, float]:
-    """Through two of the points, so that the sum of all relative distances is least."""
-    least, best = math.inf, (0.0, 1.0)
-    for (size, time_s), (larger, longer_s) in itertools.combinations(sorted(points), 2):
-        slope = (longer_s - time_s) / (larger - size)
-        if slope > 0:
-            floor_s = max(0.0, time_s - slope * size)
-            off = sum(abs(math.log((floor_s + slope * x) / y)) for x, y in points)
-            least, best = min((least, best), (off, (floor_s, 1 / slope)))
-    return best
+SOLUTION = Path(__file__).with_name("lab14.py")
+Machine, Program = take_from_solution(SOLUTION, "Machine", "Program")
+reference_best_s, reference_line, reference_alpha_beta = take_from_solution(
+    SOLUTION, "best_s", "line", "alpha_beta"
+)
+reference_product_s, reference_in_program = take_from_solution(SOLUTION, "product_s", "in_program")
 
 
 def reference_all_reduce_s(
     size_bytes: float, num_ranks: int, latency_s: float, bytes_per_s: float
 ) -> float:
     return 2 * (num_ranks - 1) * (latency_s + size_bytes / (num_ranks * bytes_per_s))
-
-
-def reference_alpha_beta(links: Sequence[Any], num_ranks: int) -> tuple[float, float]:
-    floor_s, rate = reference_line([(one["size_bytes"], min(one["times_s"])) for one in links])
-    num_messages = 2 * (num_ranks - 1)
-    return floor_s / num_messages, rate * num_messages / num_ranks
-
-
-def reference_product_s(products: Sequence[Any], flops: float, size_bytes: float) -> float:
-    def place(of: float, moved: float) -> tuple[float, float]:
-        return math.log(of), math.log(of / moved)
-
-    at, near = place(flops, size_bytes), []
-    for one in products:
-        distance = math.dist(at, place(one["flops"], one["size_bytes"]))
-        near.append((max(distance, 1e-6) ** -2, math.log(one["flops"] / min(one["times_s"]))))
-    nearest = sorted(near, reverse=True)[:4]
-    mean = sum(weight * rate for weight, rate in nearest) / sum(weight for weight, _ in nearest)
-    return flops / math.exp(mean)
 
 
 def reference_pass_s(passes: Sequence[Any], name: str, size_bytes: float) -> float:
@@ -115,16 +91,6 @@ def reference_pass_s(passes: Sequence[Any], name: str, size_bytes: float) -> flo
     return on(curves[name]) if name in curves else median(on(one) for one in curves.values())
 
 
-def reference_in_program(phases: Sequence[Any], alone_s: Any) -> tuple[float, float]:
-    points = []
-    for one in phases:
-        num = len(one["operators"])
-        mean_s = sum(alone_s(*each) for each in one["operators"]) / num
-        points.append((mean_s, min(one["times_s"]) / num))
-    overhead_s, rate = reference_line(points)
-    return overhead_s, 1 / rate
-
-
 def reference_step_s(program: Any, machine: Any, alone_s: Any) -> float:
     operators, num_ranks, num_parameters, _ = program
     overhead_s, slowdown, latency_s, bytes_per_s, _, _ = machine
@@ -133,7 +99,8 @@ def reference_step_s(program: Any, machine: Any, alone_s: Any) -> float:
 
 
 def reference_save_s(program: Any, machine: Any) -> float:
-    return machine[4] + 4 * program[2] * (1 + program[3]) / machine[5]
+    size_bytes = 4 * program.num_parameters * (1 + program.num_states)
+    return machine.save_floor_s + size_bytes / machine.write_bytes_per_s
 
 
 REFERENCES: dict[str, Callable[..., Any]] = {
@@ -155,26 +122,8 @@ def stand_ins(name: str) -> dict[str, Callable[..., Any]]:
     return dict(itertools.takewhile(lambda part: part[0] != name, REFERENCES.items()))
 
 
-def call_on_rank(student: Any, name: str, calls: Any, parts: Any, *_: Any) -> list[Any]:
-    """What a function of the student's returns for each call, with right functions as `parts`."""
-    for part, function in parts.items():
-        setattr(student, part, function)
-    kinds = {"Program": 4, "Machine": 6}
-
-    def made(value: Any) -> Any:
-        if isinstance(value, tuple) and value and value[0] in kinds:
-            return getattr(student, value[0])(*value[1:])
-        return value
-
-    found = []
-    for args in calls:
-        given = getattr(student, name)(*[made(one) for one in args])
-        found.append(list(given) if isinstance(given, tuple) else given)
-    return found
-
-
 def returned(
-    student: Any, name: str, calls: Sequence[Any], parts: Any = None, on_rank: Any = call_on_rank
+    student: Any, name: str, calls: Sequence[Any], parts: Any = None, on_rank: Any = call_each
 ) -> list[Any]:
     parts = stand_ins(name) if parts is None else parts
     made = Made(ready)
@@ -537,15 +486,15 @@ def check_overhead_beside_a_wrong_program(student, rng):
     expect_in_program(student, rng, [(one,) for one in shuffled(rng, places)], hint)
 
 
-def drawn_machine(rng: torch.Generator) -> tuple[Any, ...]:
+def drawn_machine(rng: torch.Generator) -> Machine:
     work = (1e-6 * between(rng, 2, 40), between(rng, 1, 3))
     link = (1e-6 * between(rng, 10, 200), 1e9 * between(rng, 0.2, 10))
-    return ("Machine", *work, *link, 1e-3 * between(rng, 0.5, 9), 1e8 * between(rng, 1, 20))
+    return Machine(*work, *link, 1e-3 * between(rng, 0.5, 9), 1e8 * between(rng, 1, 20))
 
 
-def drawn_program(rng: torch.Generator, num_ranks: int, num_states: int) -> tuple[Any, ...]:
+def drawn_program(rng: torch.Generator, num_ranks: int, num_states: int) -> Program:
     operators = drawn_operators(rng, between(rng, 5, 90), whole(rng, 20, 60))
-    return ("Program", operators, num_ranks, 1000 * whole(rng, 100, 9000), num_states)
+    return Program(operators, num_ranks, 1000 * whole(rng, 100, 9000), num_states)
 
 
 @points(1.5, cell="check_prediction")
@@ -555,9 +504,9 @@ def check_step(student, rng):
     for (program, machine, alone_s), one in zip(
         calls, returned(student, "step_s", calls), strict=True
     ):
-        wanted = reference_step_s(program[1:], machine[1:], alone_s)
+        wanted = reference_step_s(program, machine, alone_s)
         hint = "Overhead and slowdown of each operator, then one all-reduce of 4 bytes a parameter."
-        expect_near(one, wanted, f"seconds of a step on {among(program[2])}", hint, 1e-4)
+        expect_near(one, wanted, f"seconds of a step on {among(program.num_ranks)}", hint, 1e-4)
 
 
 @points(0.5, cell="check_prediction")
@@ -565,9 +514,11 @@ def check_save(student, rng):
     """A checkpoint with no, one and two numbers of the optimizer for each parameter."""
     calls = [(drawn_program(rng, 2, num), drawn_machine(rng)) for num in (0, 1, 2)]
     for (program, machine), one in zip(calls, returned(student, "save_s", calls), strict=True):
-        wanted = reference_save_s(program[1:], machine[1:])
+        wanted = reference_save_s(program, machine)
         hint = "The floor, and 4 bytes of each parameter and of each of its states."
-        expect_near(one, wanted, f"seconds of a save, states kept: {program[4]}", hint, 1e-4)
+        expect_near(
+            one, wanted, f"seconds of a save, states kept: {program.num_states}", hint, 1e-4
+        )
 
 
 def fit_by_mean(rows: Sequence[Any]) -> Callable[[Any], float]:
@@ -653,7 +604,7 @@ def drawn_measured(rng: torch.Generator) -> tuple[dict[str, Any], tuple[Any, ...
         return reference_pass_s(passes, name, size_bytes)
 
     machine = drawn_machine(rng)
-    _, overhead_s, slowdown, latency_s, rate, floor_s, write_rate = machine
+    overhead_s, slowdown, latency_s, rate, floor_s, write_rate = machine
     factors = [1.0] * len(SCALES)
     phases = drawn_phases(rng, overhead_s, slowdown, factors, alone_s)
     links = [
@@ -676,15 +627,15 @@ def check_predict_made_up(student, rng):
     calls, truths = [], []
     hint = "Operators alone, in a program, then the link among all ranks: which part is off?"
     named = "An operator with flops is a product, whatever its name."
-    linear = ("Program", [["linear", *of_shape(1024, 512, 512)]] * 20, 1, 1_000_000, 1)
+    linear = Program([["linear", *of_shape(1024, 512, 512)]] * 20, 1, 1_000_000, 1)
     for program, its_hint in (
         *((drawn_program(rng, *one), hint) for one in ((1, 0), (2, 2), (8, 1))),
         (linear, named),
     ):
         measured, machine, alone_s = drawn_measured(rng)
         calls.append((measured, program))
-        step = reference_step_s(program[1:], machine[1:], alone_s)
-        truths.append((step, reference_save_s(program[1:], machine[1:]), program[2], its_hint))
+        step = reference_step_s(program, machine, alone_s)
+        truths.append((step, reference_save_s(program, machine), program.num_ranks, its_hint))
     for (step, save, num_ranks, hint), given in zip(
         truths, returned(student, "predict", calls), strict=True
     ):
@@ -849,7 +800,7 @@ def check_predict_this_machine(student, rng):
             return reference_product_s(measured["products"], flops, size_bytes)
         return reference_pass_s(measured["passes"], name, size_bytes)
 
-    calls = [(measured, ("Program", one["operators"], 1, 10_000, 0)) for one in held]
+    calls = [(measured, Program(one["operators"], 1, 10_000, 0)) for one in held]
     given = returned(student, "predict", calls, {})
     overhead_s, slowdown = reference_in_program(measured["phases"], alone_s)
     mine, own, guess = [], [], []
