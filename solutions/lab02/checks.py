@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -32,11 +33,13 @@ from autograder.checks import (
     expect_partial_sums,
     expect_same_again,
     expect_short_messages,
+    hinted,
     mask_of,
     named,
     points,
     positive,
     shuffled,
+    take_from_solution,
     tensor_like,
     whole,
 )
@@ -65,35 +68,13 @@ Tensors = list[torch.Tensor]
 
 # The lab's own functions, for those that build on them.
 
-
-def exchange(outgoing: torch.Tensor, incoming: torch.Tensor, ring: list[int]) -> None:
-    place = ring.index(dist.get_rank())
-    sending = dist.isend(outgoing, ring[(place + 1) % len(ring)])
-    receiving = dist.irecv(incoming, ring[place - 1])
-    sending.wait()
-    receiving.wait()
-
-
-def ring_reduce_scatter(chunks: Tensors, ring: list[int]) -> None:
-    place = ring.index(dist.get_rank())
-    for step in range(1, len(ring)):
-        inbox = torch.empty_like(chunks[place - step - 1])
-        exchange(chunks[place - step], inbox, ring)
-        chunks[place - step - 1] += inbox
-
-
-def ring_all_gather(chunks: Tensors, ring: list[int]) -> None:
-    place = ring.index(dist.get_rank())
-    for step in range(1, len(ring)):
-        exchange(chunks[place - step + 1], chunks[place - step], ring)
-
-
-def ring_all_reduce(tensor: torch.Tensor, ring: list[int]) -> None:
-    flat = tensor.contiguous().view(-1)
-    chunks = list(flat.tensor_split(len(ring)))
-    ring_reduce_scatter(chunks, ring)
-    ring_all_gather(chunks, ring)
-    tensor.copy_(flat.view_as(tensor))
+exchange, ring_reduce_scatter, ring_all_gather, ring_all_reduce = take_from_solution(
+    Path(__file__).with_name("lab02.py"),
+    "exchange",
+    "ring_reduce_scatter",
+    "ring_all_gather",
+    "ring_all_reduce",
+)
 
 
 # What runs on the ranks.
@@ -216,19 +197,11 @@ def ceil(number: int, parts: int) -> int:
 # What went over the wire.
 
 
-def with_hint(failed: StudentFailed) -> StudentFailed:
-    """The same failure that also says what to look at."""
-    said = "\n".join(filter(None, [str(failed), HINTS.get(failed.outcome)]))
-    return StudentFailed(failed.outcome, said, failed.may_be_external)
-
-
 def emulated(student: Any, on_rank: Callable[..., Any], *args: Any, **options: Any) -> Run:
     """The run with its messages."""
     options |= {"world_size": len(options["each"]), "allow": MESSAGES, "keeps_exchanges": True}
-    try:
+    with hinted(HINTS):
         return student.emulated(on_rank, *args, **options)
-    except StudentFailed as failed:
-        raise with_hint(failed) from None
 
 
 def sent(run: Run, rank: int) -> list[Exchange]:
@@ -744,10 +717,8 @@ def check_all_reduce_comes_to_an_end_on_real_sockets(student, rng):
     num = 1_500_000 + 3 * whole(rng, 1, 9)
     each, sums = large(rng, num, 3)
     options = {"world_size": 3, "each": each, "allow": MESSAGES}
-    try:
+    with hinted(HINTS):
         values = student.run(large_on_rank, [0, 1, 2], num, **options)
-    except StudentFailed as failed:
-        raise with_hint(failed) from None
     expect_large(values, sums)
 
 

@@ -29,6 +29,7 @@ from autograder.checks import (
     expect_grown,
     expect_same_again,
     expect_work,
+    hinted,
     is_same,
     points,
     positive,
@@ -343,17 +344,6 @@ def or_scripted(student: Any, on_rank: Any, script: Any, *args: Any) -> Any:
 # What the judge computes and compares.
 
 
-@contextlib.contextmanager
-def advice(hint: str) -> Iterator[None]:
-    """Add what to change to the report of a run that hung or crashed."""
-    try:
-        yield
-    except StudentFailed as error:
-        if hint and error.outcome in (Outcome.HUNG, Outcome.CRASHED):
-            error.args = (f"{error}\n{hint}",)
-        raise
-
-
 def own_gradients(
     seed: int, batches: Sequence[Sequence[Any]], model: type[Branching] = Branching
 ) -> Gradients:
@@ -534,7 +524,7 @@ def expect_means_over_the_wire(
     The script puts one number in for all gradients, which is nowhere but on the wire. `own[step]`
     are the ranks' gradients. Sums hold in part, or altogether with `takes_sums`.
     """
-    with advice(hint):
+    with hinted(hint, Outcome.CRASHED):
         run = student.emulated(
             or_scripted, call[0], None, *call[1:], world_size=3, each=each, **SEEN
         )
@@ -1041,7 +1031,7 @@ def check_parallel_keeps_the_order_of_buckets(student, rng):
     that are complete leave during backward.
     """
     swapped = [0, 2, 4, 3, 5]  # without layer 1, and with layer 3 before layer 4 in backward
-    with advice(FINISH):
+    with hinted(FINISH, Outcome.CRASHED):
         seen = run_gated(student, rng, [[FULL], [swapped]])
     expect_on_time(seen, FINISH)
 
@@ -1054,7 +1044,7 @@ def check_no_sync_sends_nothing(student, rng):
     """Inside `no_sync` nothing is sent, and gradients are the rank's own."""
     seed, steps = whole(rng, 0, 10**6), drawn_steps(rng, [[[[0, 1, 2]] * 3] * 2] * 2)
     each = [(seed, of_rank) for of_rank in steps]
-    with advice(QUIET):
+    with hinted(QUIET, Outcome.CRASHED):
         run = student.emulated(steps_on_rank, Branching, 10**6, world_size=2, each=each, **SEEN)
     given = sum(len(one.body) for one in run.exchanges if one.op != "all_reduce")
     at_start = sum(one.nbytes for one in state_of(Branching(0)).values())
@@ -1075,7 +1065,7 @@ def check_no_sync_sends_nothing(student, rng):
 @points(1.25, cell="check_no_sync")
 def check_no_sync_sends_sums_with_the_next_backward(student, rng):
     """The next backward outside sends what has been added up, each bucket as soon as it is full."""
-    with advice(QUIET):
+    with hinted(QUIET, Outcome.CRASHED):
         seen = run_gated(student, rng, [[FULL, FULL], [FULL, FULL]])
     expect_on_time(seen, QUIET)
 
@@ -1084,7 +1074,7 @@ def check_no_sync_sends_sums_with_the_next_backward(student, rng):
 def check_no_sync_ends_with_an_error(student, rng):
     """After an error inside `no_sync`, the next backward sends each bucket once it is full."""
     hint = "An error leaves the context too: end it in a finally."
-    with advice(hint):
+    with hinted(hint, Outcome.CRASHED):
         seen = run_gated(student, rng, [[FULL, FULL], [FULL, FULL]], quiet="until an error")
     expect_on_time(seen, hint)
 

@@ -26,6 +26,7 @@ from autograder.checks import (
     expect_body,
     expect_grown,
     expect_work,
+    hinted,
     integer,
     points,
     shown,
@@ -173,17 +174,6 @@ def optimized(step: Any, counts: bool, layers: Tensors, states: Any, steps: Any,
 
 
 # What the judge draws, computes and compares.
-
-
-@contextmanager
-def hinted(hint: str, *others: Outcome) -> Iterator[None]:
-    """Add what to change to the report on a run that hung, or ended in one of these other ways."""
-    try:
-        yield
-    except StudentFailed as failed:
-        is_hinted = failed.outcome in (Outcome.HUNG, *others)
-        words = f"{failed}\n{hint}" if is_hinted else str(failed)
-        raise StudentFailed(failed.outcome, words, failed.may_be_external) from None
 
 
 def drawn(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -20,10 +20,13 @@ from autograder.checks import (
     Outcome,
     PartlyHeld,
     StudentFailed,
+    call_each,
     draw_bars,
     entries,
     entry,
+    expect_like,
     expect_same_again,
+    hinted,
     is_same,
     points,
     shown,
@@ -54,6 +57,7 @@ HINTS = {
 ONE_BUCKET_MB, SMALL_BUCKETS_MB = 25.0, 0.001
 FOUND = 1e-3  # numbers are what they should be if they are this close, relative to their size
 NEAR = {"rtol": 5e-3, "atol": 5e-3}
+SENT = {"rtol": 1e-3, "atol": 1e-4}
 SMALL = 1e-3  # of gradients
 
 
@@ -156,10 +160,6 @@ def top_k_on_rank(student: Any, vectors: Tensors, counts: Sequence[int]) -> Any:
     return [[*student.top_k(vector, k), vector] for vector, k in zip(vectors, counts, strict=True)]
 
 
-def orthogonalise_on_rank(student: Any, matrices: Tensors) -> Any:
-    return [student.orthogonalise(matrix) for matrix in matrices]
-
-
 def low_rank_on_rank(student: Any, q: torch.Tensor, matrix: torch.Tensor) -> Any:
     student.orthogonalise = reference_orthogonalise
     return [*student.low_rank(matrix, q), matrix, q]
@@ -201,16 +201,6 @@ class Played(NamedTuple):
             expected = f"{name} of finite numbers in the shape of parameter {number}"
             raise CheckFailed(expected, shown(given) if found is None else "nan or infinity", hint)
         return found
-
-
-@contextmanager
-def hinted(hints: Mapping[Outcome, str]) -> Iterator[None]:
-    """Add to what is said of a run that gave no values what to look for, by how it ended."""
-    try:
-        yield
-    except StudentFailed as error:
-        text = f"{error}\n{hints.get(error.outcome, '')}".strip()
-        raise StudentFailed(error.outcome, text, error.may_be_external) from None
 
 
 def play(
@@ -295,20 +285,6 @@ def is_multiple(given: torch.Tensor, wanted: torch.Tensor) -> bool:
     factor = (given.double() * wanted).sum() / wanted.double().square().sum()
     missed = (given - factor * wanted.double()).norm() / given.double().norm()
     return bool(factor > 0 and missed < 5 * FOUND)
-
-
-def expect_like(
-    given: torch.Tensor,
-    wanted: torch.Tensor,
-    what: str,
-    hint: str,
-    mistakes: Sequence[tuple[torch.Tensor, str]] = (),
-    **tolerances: float,
-) -> None:
-    """Raise CheckFailed unless it is as wanted; the hint is that of the mistake that it is."""
-    near = tolerances or {"rtol": 1e-3, "atol": 1e-4}
-    found = [why for like, why in mistakes if torch.allclose(given.float(), like.float(), **near)]
-    expect_close(given, wanted, what, (found or [hint])[0], **near)
 
 
 def expect_same_bits(game: Played, again: Played) -> None:
@@ -478,6 +454,7 @@ def check_hook_sends_the_largest_entries(student, rng):
             f"what rank {rank} gathers",
             "Send the entries that `top_k` takes of the bucket, each with its place in it.",
             [(each, "Not the largest of each parameter: the largest of the whole bucket.")],
+            **SENT,
         )
 
 
@@ -502,7 +479,7 @@ def check_hook_averages_what_ranks_send(student, rng):
     ]
     hint = "Add up what all ranks send, and divide by the number of ranks."
     for rank, result in enumerate(game.read(0, "results")):
-        expect_like(result, total / 3, f"the result on rank {rank}", hint, mistakes)
+        expect_like(result, total / 3, f"the result on rank {rank}", hint, mistakes, **SENT)
     expect_same_bits(game, again)
     expect_compression(game)
 
@@ -519,7 +496,7 @@ def check_what_was_kept_is_sent_later(student, rng):
         fresh = sent_of(gradients[rank][step][0], game.buckets[step], 0.1)
         mistakes = [(fresh, "What was kept is not added to the gradient.")]
         what = f"what rank {rank} gathers in step {step + 1}"
-        expect_like(gathered(game, step, rank), sent, what, hint, mistakes)
+        expect_like(gathered(game, step, rank), sent, what, hint, mistakes, **SENT)
 
 
 def sums_of(game: Played, fraction: float) -> Iterator[tuple[int, int, torch.Tensor, torch.Tensor]]:
@@ -545,7 +522,7 @@ def check_memory_follows_its_parameter(student, rng):
     by_bucket = "Store it by parameter: what is stored by bucket number goes to other parameters."
     for step, rank, total, sent in sums_of(game, 0.1):
         of_step = f"of rank {rank} in step {step + 1}"
-        expect_like(gathered(game, step, rank), sent, f"what is sent {of_step}", by_bucket)
+        expect_like(gathered(game, step, rank), sent, f"what is sent {of_step}", by_bucket, **SENT)
         fresh, result = flat(gradients[rank][step]), game.read(step, "results")[rank]
         mistakes = [
             (total, "That is the whole sum: what was sent is kept too, and will be sent again."),
@@ -599,7 +576,7 @@ def orthogonalised(student: Any, matrices: Tensors) -> Tensors:
         CheckFailed: one is not a matrix of finite numbers of the same shape and type.
     """
     given = [one.clone() for one in matrices]
-    (results,) = student.run(orthogonalise_on_rank, given, world_size=1)
+    (results,) = student.run(call_each, "orthogonalise", [(one,) for one in given], world_size=1)
     for matrix, one in zip(matrices, entries(results, len(matrices)), strict=True):
         if tensor_like(one, matrix) is None:
             raise CheckFailed(f"a float32 matrix of shape {tuple(matrix.shape)}", shown(one))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -25,10 +26,14 @@ from autograder.checks import (
     entries,
     entry,
     expect_grown,
+    expect_like,
+    hinted,
     is_same,
     points,
+    return_freed_memory,
     shown,
     shuffled,
+    take_from_solution,
     tensor_like,
     whole,
 )
@@ -60,41 +65,14 @@ MEMORY_OF_ONE_BYTES = 80 * MB  # above one micro-batch or segment, below half of
 CPU_S = 4.0  # more than what the text says
 NEARLY = 2.0  # times the least cost
 
+CLOSE = {"rtol": 1e-5, "atol": 1e-12}
+
 Tensors = list[torch.Tensor]
-
-
-@contextmanager
-def hinted(hints: Mapping[Outcome, str]) -> Iterator[None]:
-    """Add to what is said of a run that gave no values what to look for, by how it ended."""
-    try:
-        yield
-    except StudentFailed as error:
-        text = f"{error}\n{hints.get(error.outcome, '')}".strip()
-        raise StudentFailed(error.outcome, text, error.may_be_external) from None
 
 
 def emulated(student: Any, *args: Any, hints: Any = HINTS, **options: Any) -> Run:
     with hinted(hints):
         return student.emulated(*args, **(ON_THE_WIRE | options))
-
-
-def expect_like(
-    given: Any,
-    wanted: torch.Tensor,
-    what: str,
-    hint: str,
-    mistakes: Sequence[tuple[torch.Tensor, str]] = (),
-    rtol: float = 1e-5,
-    atol: float = 1e-12,
-) -> None:
-    """Raise CheckFailed unless it is as wanted; the hint is that of the mistake that it is."""
-    same = tensor_like(given, wanted)
-    found = [
-        why
-        for like, why in mistakes
-        if same is not None and torch.allclose(same, like, rtol=rtol, atol=atol)
-    ]
-    expect_close(given, wanted, what, (found or [hint])[0], rtol, atol)
 
 
 # accumulate
@@ -184,7 +162,7 @@ def check_accumulate_is_the_mean_over_tokens(student, rng):
         (sums / num, "What was in `grad` before stays in the sum."),
     ]
     hint = "Divide each sum of losses by the number of tokens of all micro-batches."
-    expect_like(given, before + sums / num, "the gradient", hint, mistakes)
+    expect_like(given, before + sums / num, "the gradient", hint, mistakes, **CLOSE)
     if num_returned is not num and (type(num_returned) is not int or num_returned != num):
         raise CheckFailed(f"{num}, the number of tokens, as an int", shown(num_returned))
 
@@ -211,7 +189,12 @@ def check_accumulate_counts_the_tokens_of_all_ranks(student, rng):
         ]
         hint = "Divide by the number of tokens of all ranks."
         expect_like(
-            entry(run.values[rank], 1), before + sums / num, f"rank {rank}'s part", hint, mistakes
+            entry(run.values[rank], 1),
+            before + sums / num,
+            f"rank {rank}'s part",
+            hint,
+            mistakes,
+            **CLOSE,
         )
         if entry(run.values[rank], 0) != num:
             expected = f"{num}, the tokens of all ranks, on rank {rank}"
@@ -264,19 +247,9 @@ def check_accumulate_takes_empty_batches(student, rng):
             raise CheckFailed(f"0 tokens and no gradient on rank {rank}", actual, hint)
 
 
-def give_back_at_once() -> None:
-    """Have memory that is freed go back to the kernel, which counts it, instead of into a heap."""
-    import ctypes
-
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
-    if mallopt:
-        mallopt(-3, MB)  # M_MMAP_THRESHOLD
-
-
 def large_batches_on_rank(student: Any, num: int, seed: int) -> Any:
     """Accumulate micro-batches with large activations."""
-    give_back_at_once()
-    torch.set_num_threads(1)
+    return_freed_memory()
     torch.manual_seed(seed)
     weights, places = nn.Parameter(torch.rand(64)), torch.ones(2**15)
 
@@ -510,31 +483,9 @@ def check_update_keeps_its_counts_in_the_state(student, rng):
 # scaled_step
 
 
-class Momentum:
-    """SGD with momentum, on parameters that have a gradient."""
-
-    def __init__(self, parameters):
-        self.parameters = parameters
-        self.velocities = [torch.zeros_like(one) for one in parameters]
-
-    def step(self):
-        with torch.no_grad():
-            for parameter, velocity in zip(self.parameters, self.velocities, strict=True):
-                if parameter.grad is not None:
-                    velocity.mul_(0.9).add_(parameter.grad)
-                    parameter.sub_(0.1 * velocity)
-
-    def zero_grad(self, set_to_none=True):
-        for parameter in self.parameters:
-            parameter.grad = None
-
-
-def reference_unscale(halves: Any, masters: Any, scale: float) -> bool:
-    is_finite = True
-    for half, master in zip(halves, masters, strict=True):
-        master.grad = None if half.grad is None else half.grad.float() / scale
-        is_finite = is_finite and (half.grad is None or bool(half.grad.isfinite().all()))
-    return is_finite
+Momentum, right_unscale = take_from_solution(
+    Path(__file__).with_name("lab06.py"), "Momentum", "unscale"
+)
 
 
 def reference_update(state: Any, is_finite: bool) -> None:
@@ -566,7 +517,7 @@ def trained(step: Any, state: Any, dtype: torch.dtype, given: Any) -> Any:
 
 
 def scaled_step_on_rank(student: Any, scale: float, dtype: torch.dtype, given: Any) -> Any:
-    student.unscale, student.update = reference_unscale, reference_update
+    student.unscale, student.update = right_unscale, reference_update
     return trained(student.scaled_step, student.ScalerState(scale, 3), dtype, given)
 
 
@@ -587,7 +538,7 @@ def expected_steps(dtype: torch.dtype, by_rank: Any, scale: float) -> list[Any]:
         is_done = settled[len(done)]
         done.append(is_done)
         (loss * state.scale).backward()
-        reference_unscale(halves, masters, state.scale)
+        right_unscale(halves, masters, state.scale)
         if is_done:
             optimizer.step()
             with torch.no_grad():
@@ -869,8 +820,7 @@ class Setting(NamedTuple):
 
 def checkpointed_on_rank(student: Any, settings: Any, _: None) -> Any:
     """What comes of each setting; on a rank without a student, that of a plain loop."""
-    torch.set_num_threads(1)
-    give_back_at_once()
+    return_freed_memory()
     groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
     notes = Notes(groups[0] if student else None)
     return [train_chain(student, Setting(*setting), notes) for setting in settings]

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import pairwise, zip_longest
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -31,8 +32,10 @@ from autograder.checks import (
     expect_body,
     expect_end,
     expect_grown,
+    expect_like,
     expect_same_again,
     expect_work,
+    hinted,
     integer,
     points,
     positive,
@@ -40,6 +43,7 @@ from autograder.checks import (
     return_freed_memory,
     shown,
     shuffled,
+    take_from_solution,
     tensor_like,
     whole,
 )
@@ -67,6 +71,15 @@ WEIGHED = {"memory": True, "keeps_exchanges": False}
 WITH_SCRIPT = {"allow": RULES["allow"] | {"send", "recv"}, "student_ranks": {0, 1}}
 LEARNING_RATE = 0.01
 
+SOLUTION = Path(__file__).with_name("lab07.py")
+Unit, Block, OnDemand, Kept = take_from_solution(SOLUTION, "Unit", "Block", "OnDemand", "Kept")
+make_blocks, units_of, unit_with = take_from_solution(
+    SOLUTION, "make_blocks", "units_of", "unit_with"
+)
+right_shard, right_unshard, right_gather, right_free, right_reduce_gradients = take_from_solution(
+    SOLUTION, "shard", "unshard", "gather", "free", "reduce_gradients"
+)
+
 NO_WAIT = "Use async_op=True, and wait where the contract says so: not in this call."
 ALL_RANKS = "All ranks must make the same calls in the same order."
 FREED = (
@@ -76,100 +89,6 @@ ADVICE = {Outcome.HUNG: ALL_RANKS, Outcome.CRASHED: FREED}
 
 
 # What runs on the ranks beside the student's code: the parts that it does not judge.
-
-
-def reference_shard(tensors: Tensors, rank: int, world_size: int) -> torch.Tensor:
-    flat = torch.cat([one.flatten() for one in tensors])
-    piece = flat.new_zeros(-(-len(flat) // world_size))
-    mine = flat[rank * len(piece) : (rank + 1) * len(piece)]
-    piece[: len(mine)] = mine
-    return piece
-
-
-def reference_unshard(flat: torch.Tensor, shapes: Sequence[torch.Size]) -> Tensors:
-    parts = flat[: sum(one.numel() for one in shapes)].split([one.numel() for one in shapes])
-    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-def reference_gather(unit: Unit) -> Any:
-    unit.full.untyped_storage().resize_(unit.full.nbytes)
-    return dist.all_gather_into_tensor(unit.full, unit.piece, async_op=True)
-
-
-def reference_free(unit: Unit) -> None:
-    unit.full.untyped_storage().resize_(0)
-
-
-def reference_reduce_gradients(unit: Unit) -> Callable[[], None]:
-    if not unit.requires_grad:
-        return lambda: None
-    flat = torch.zeros_like(unit.piece).repeat(dist.get_world_size())
-    for parameter, view in zip(unit.parameters, reference_unshard(flat, unit.shapes), strict=True):
-        if parameter.grad is not None:
-            view.copy_(parameter.grad)
-            parameter.grad = None
-    total = torch.empty_like(unit.piece)
-    handle = dist.reduce_scatter_tensor(total, flat, async_op=True)
-
-    def take_in() -> None:
-        handle.wait()
-        mean = total.float() / dist.get_world_size()
-        unit.gradient = mean if unit.gradient is None else unit.gradient + mean
-
-    return take_in
-
-
-class Unit:
-    """As the student's notebook has it."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.parameters = list(parameters)
-        self.shapes = [one.shape for one in self.parameters]
-        self.requires_grad = self.parameters[0].requires_grad
-        weights, world_size = [one.detach() for one in self.parameters], dist.get_world_size()
-        self.piece = reference_shard(weights, dist.get_rank(), world_size)
-        self.full = torch.empty(len(self.piece) * world_size, dtype=self.piece.dtype)
-        views = reference_unshard(self.full, self.shapes)
-        for parameter, view in zip(self.parameters, views, strict=True):
-            parameter.data = view
-        self.gradient: torch.Tensor | None = None
-        self.master: Any = None
-        self.exp_avg: Any = None
-        self.exp_avg_sq: Any = None
-        self.num_steps = 0
-        reference_free(self)
-
-    @property
-    def is_gathered(self) -> bool:
-        return self.full.untyped_storage().nbytes() > 0
-
-
-class Block(NamedTuple):
-    module: nn.Module
-    units: list[Unit]
-
-
-class OnDemand:
-    """As the student's notebook has it."""
-
-    def __init__(self, blocks: list[Block]) -> None:
-        self.blocks = blocks
-
-    def use(self, place: int, is_backward: bool) -> None:
-        for unit in self.blocks[place].units:
-            if not unit.is_gathered:
-                reference_gather(unit).wait()
-
-    def drop(self, place: int) -> None:
-        for unit in self.blocks[place].units:
-            reference_free(unit)
-
-
-class Kept(OnDemand):
-    """Weights that stay gathered: no gather delays a reduction."""
-
-    def drop(self, place: int) -> None:
-        pass
 
 
 def grouped(modules: Sequence[nn.Module]) -> list[tuple[list[int], list[nn.Parameter]]]:
@@ -185,21 +104,11 @@ def grouped(modules: Sequence[nn.Module]) -> list[tuple[list[int], list[nn.Param
     return [(list(places), parameters) for (places, *_), parameters in groups.items()]
 
 
-def blocks_of(modules: Sequence[nn.Module]) -> list[Block]:
-    made = [(places, Unit(parameters)) for places, parameters in grouped(modules)]
-    pairs = enumerate(modules)
-    return [Block(module, [unit for of, unit in made if place in of]) for place, module in pairs]
-
-
-def units_of(blocks: Sequence[Block]) -> list[Unit]:
-    return list(dict.fromkeys(unit for block in blocks for unit in block.units))
-
-
 def with_references(student: Any) -> None:
     """Put right functions in place of the student's small ones."""
-    student.shard, student.unshard = reference_shard, reference_unshard
-    student.gather, student.free = reference_gather, reference_free
-    student.reduce_gradients = reference_reduce_gradients
+    student.shard, student.unshard = right_shard, right_unshard
+    student.gather, student.free = right_gather, right_free
+    student.reduce_gradients = right_reduce_gradients
 
 
 def shard_on_rank(student: Any, cases: list[tuple[Tensors, int]]) -> Any:
@@ -229,7 +138,7 @@ def gather_on_rank(student: Any, cases: list[Tensors], in_turn: bool) -> Any:
 
     In turn, rank 1 begins when rank 0's first call has returned.
     """
-    student.shard, student.unshard = reference_shard, reference_unshard
+    student.shard, student.unshard = right_shard, right_unshard
     found = []
     for weights in cases:
         unit, seen = Unit([nn.Parameter(one) for one in weights]), []
@@ -252,7 +161,7 @@ def gather_on_rank(student: Any, cases: list[Tensors], in_turn: bool) -> Any:
 def free_on_rank(student: Any, num_units: int, num_elements: int) -> Any:
     """Gather and free units one after the other, and keep what autograd would."""
     return_freed_memory()
-    student.shard, student.unshard = reference_shard, reference_unshard
+    student.shard, student.unshard = right_shard, right_unshard
     units, saved, found = [], [], []
     for number in range(num_units):
         units.append(Unit([nn.Parameter(torch.full((num_elements,), 1.0 + number))]))
@@ -268,14 +177,6 @@ def free_on_rank(student: Any, num_units: int, num_elements: int) -> Any:
     return found
 
 
-def unit_with(shapes: Any, gradients: Any, dtype: torch.dtype, is_trained: bool = True) -> Unit:
-    made = [nn.Parameter(torch.zeros(one, dtype=dtype), is_trained) for one in shapes]
-    unit = Unit(made)
-    for parameter, gradient in zip(made, gradients, strict=True):
-        parameter.grad = gradient
-    return unit
-
-
 def reduce_on_rank(
     student: Any, shapes: Any, dtypes: Sequence[torch.dtype], in_turn: bool, calls: Any
 ) -> Any:
@@ -283,7 +184,7 @@ def reduce_on_rank(
 
     In turn, rank 1 begins when rank 0's call has returned.
     """
-    student.shard, student.unshard = reference_shard, reference_unshard
+    student.shard, student.unshard = right_shard, right_unshard
     found = []
     for dtype in dtypes:
         unit, seen = unit_with(shapes, [None] * len(shapes), dtype), []
@@ -307,7 +208,7 @@ def reduce_on_rank(
 def reduce_many_on_rank(student: Any, num_units: int, num_elements: int) -> Any:
     """Fill the memory with what is left of units whose gradients were reduced."""
     return_freed_memory()
-    student.shard, student.unshard = reference_shard, reference_unshard
+    student.shard, student.unshard = right_shard, right_unshard
     units, found = [], []
     for _ in range(num_units):
         units.append(unit_with([(num_elements,)], [torch.ones(num_elements)], torch.float32))
@@ -407,7 +308,7 @@ def shard_model_on_rank(student: Any, sizes: Sizes, is_kept: bool, steps: Any) -
     """
     with_references(student)
     modules = model_of(sizes)
-    blocks = blocks_of(modules)
+    blocks = make_blocks(modules)
     gathers, found = Kept(blocks) if is_kept else OnDemand(blocks), []
     sharded = student.FullyShard(blocks, gathers)
     for passes in steps:
@@ -466,16 +367,14 @@ class Scale(nn.Module):
         return inputs * self.scale
 
 
-def whole_step(
-    student: Any, widths: Sequence[int], is_own: bool
-) -> tuple[torch.Tensor, list[Unit]]:
+def whole_step(student: Any, widths: Sequence[int], is_own: bool) -> tuple[torch.Tensor, list[Any]]:
     """The output and the units of a step of stage 3.
 
     The student's own parts make it, or the student's class with the references.
     """
     if not is_own:
         with_references(student)
-    blocks_by = student.make_blocks if is_own else blocks_of
+    blocks_by = student.make_blocks if is_own else make_blocks
     blocks = []
     for previous, width in pairwise(widths):  # one at a time: the whole of the model is never there
         blocks += blocks_by([nn.Linear(previous, width, bias=False)])
@@ -551,7 +450,7 @@ def gated_step_on_rank(
 ) -> Any:
     with_references(student)
     modules = [Gated(module, ask) for module in model_of(sizes)]
-    blocks = blocks_of(modules)
+    blocks = make_blocks(modules)
     sharded = student.FullyShard(blocks, Kept(blocks) if is_kept else OnDemand(blocks))
     passed(modules, range(len(modules)), inputs.requires_grad_()).square().mean().backward()
     sharded.finish()
@@ -581,7 +480,7 @@ class Timed(Heavy):
 def timed_step_on_rank(student: Any, width: int, times_s: list[float]) -> Any:
     with_references(student)
     modules = [Timed(width, time_s) for time_s in times_s]
-    blocks = blocks_of(modules)
+    blocks = make_blocks(modules)
     gathers = Kept(blocks)
     sharded = student.FullyShard(blocks, gathers)
     inputs = torch.ones(1, width, requires_grad=True)
@@ -597,20 +496,20 @@ def prefetch_on_rank(student: Any, ask: Any, weights: Any, uses: Uses, tied: boo
     under_way, early = [], []
 
     class Handle:
-        def __init__(self, unit: Unit, inner: Any) -> None:
+        def __init__(self, unit: Any, inner: Any) -> None:
             self.unit, self.inner = unit, inner
 
         def wait(self) -> Any:
             under_way[:] = [one for one in under_way if one is not self.unit]
             return self.inner.wait()
 
-    def gather(unit: Unit) -> Handle:
+    def gather(unit: Any) -> Handle:
         under_way.append(unit)
-        return Handle(unit, reference_gather(unit))
+        return Handle(unit, right_gather(unit))
 
-    def free(unit: Unit) -> None:
+    def free(unit: Any) -> None:
         early.extend([True] if unit in under_way else [])
-        reference_free(unit)
+        right_free(unit)
 
     student.gather, student.free = gather, free
     units = [Unit([nn.Parameter(one) for one in of_block]) for of_block in weights]
@@ -661,20 +560,8 @@ def clip_on_rank(student: Any, cases: Any) -> Any:
 
 
 def emulated(student: Any, *args: Any, hint: Any = None, **options: Any) -> Run:
-    with advice(ADVICE if hint is None else hint):
+    with hinted(ADVICE if hint is None else hint, Outcome.CRASHED):
         return student.emulated(*args, **(SEEN | options))
-
-
-@contextlib.contextmanager
-def advice(hint: str | Mapping[Outcome, str]) -> Iterator[None]:
-    """Add what to change to the report of a run that hung or crashed."""
-    try:
-        yield
-    except StudentFailed as error:
-        hints = dict.fromkeys(ADVICE, hint) if isinstance(hint, str) else hint
-        if text := hints.get(error.outcome, ""):
-            error.args = (f"{error}\n{text}",)
-        raise
 
 
 def script_of(factors: Sequence[Tensors]) -> list[tuple[int, torch.Tensor | None]]:
@@ -720,22 +607,6 @@ def mean_of(flats: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack([one.double() for one in flats]).mean(dim=0).float()
 
 
-def expect_like(
-    given: Any, wanted: torch.Tensor, what: str, hint: str, mistakes: Any = (), **near: float
-) -> None:
-    """Raise CheckFailed unless it is as wanted; the hint is that of the mistake that it is."""
-    if tensor_like(given, wanted) is None:
-        kind = f"a tensor of shape {tuple(wanted.shape)} and type {wanted.dtype}"
-        raise CheckFailed(f"{what}: {kind}", shown(given), hint)
-    near = near or {"rtol": 1e-4, "atol": 1e-6}
-    found = [
-        why
-        for like, why in mistakes
-        if like.shape == given.shape and torch.allclose(given.double(), like.double(), **near)
-    ]
-    expect_close(given, wanted, what, (found or [hint])[0], **near)
-
-
 def expect_given(
     body: Exchange, rank: int, wanted: torch.Tensor, what: str, hint: str, num: int
 ) -> None:
@@ -767,7 +638,9 @@ def check_pieces_hold_the_flat_vector(student, rng):
         ([torch.randn(2, generator=rng, dtype=torch.float64)], 5),
         ([torch.arange(1.0, 9)], 4),
     ]
-    with advice("A rank may have nothing but zeros, and a tensor may have no dimension."):
+    with hinted(
+        "A rank may have nothing but zeros, and a tensor may have no dimension.", Outcome.CRASHED
+    ):
         (found,) = student.run(shard_on_rank, cases, world_size=1)
     each = "Lay all tensors end to end first: the whole is cut and padded, not each tensor."
     for (tensors, num), one in zip(cases, entries(found, len(cases)), strict=True):
@@ -843,7 +716,7 @@ def check_gather_sends_pieces(student, rng):
 def check_gather_does_not_wait(student, rng):
     """`gather` returns a handle at once, though another rank is late."""
     weights = drawn_tensors(rng, (whole(rng, 3, 9),), (3, 4))
-    with advice({Outcome.CRASHED: "Return the handle of the operation that you start."}):
+    with hinted({Outcome.CRASHED: "Return the handle of the operation that you start."}):
         run = expect_no_wait(student, gather_on_rank, [weights], True)
     for value in run.values:
         expect_like(
@@ -1040,7 +913,7 @@ def check_whole_gradients_are_not_kept(student, rng):
 
 def adam(student: Any, *cases: Steps) -> list[Any]:
     """What the student's steps give, by case."""
-    with advice({Outcome.CRASHED: "unit.master and the moments are None before the first step."}):
+    with hinted({Outcome.CRASHED: "unit.master and the moments are None before the first step."}):
         rules = {"allow": (), "forbid": RULES["forbid"]}
         (found,) = student.run(adam_on_rank, cases, world_size=1, **rules)
     return entries(found, len(cases))
@@ -1531,13 +1404,13 @@ def check_step_on_1024_ranks_on_paper(student, rng):
     steps = [whole(rng, 1, 3) + 4 * place for place in range(5)]  # blocks of about the same size
     large, small = [8 * (1024 + one) for one in steps], [256 + one for one in steps]
     try:
-        with advice({Outcome.CRASHED: NO_NUMBERS}):
+        with hinted({Outcome.CRASHED: NO_NUMBERS}):
             expect_on_paper(student, large, small, is_own=True)
             expect_numbers(student, small, is_own=True)
     except (CheckFailed, StudentFailed):
         if is_right_on_two(student, small):
             raise
-        with advice(ADVICE):  # a slip in a smaller part has cost its points there
+        with hinted(ADVICE):  # a slip in a smaller part has cost its points there
             expect_on_paper(student, large, small, is_own=False)
             expect_numbers(student, small, is_own=False)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from autograder.checks import (
     entries,
     entry,
     expect_grown,
+    expect_like,
     expect_same_again,
     hinted,
     is_same,
@@ -30,6 +32,7 @@ from autograder.checks import (
     posts_of,
     return_freed_memory,
     shown,
+    take_from_solution,
     tensor_like,
     whole,
 )
@@ -63,98 +66,26 @@ BY_WIRE = "What a rank knows of the others comes over the wire."
 
 # What runs on the ranks beside the student's code: the parts that it does not judge.
 
-
-class Weights(NamedTuple):
-    """As the student's notebook has it."""
-
-    attention_norm: Any
-    qkv: Any
-    output: Any
-    output_bias: Any
-    mlp_norm: Any
-    gate: Any
-    up: Any
-    down: Any
-    down_bias: Any
-
-
-REPLICATED = ("attention_norm", "output_bias", "mlp_norm", "down_bias")
-
-
-def summed(x: torch.Tensor) -> torch.Tensor:
-    total = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total)
-    return total
-
-
-def joined(x: torch.Tensor) -> torch.Tensor:
-    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(ranks())]
-    dist.all_gather(parts, x.contiguous())
-    return torch.cat(parts, 1)
-
-
-def scattered(x: torch.Tensor) -> torch.Tensor:
-    parts = [part.contiguous() for part in x.chunk(ranks(), 1)]
-    own = torch.empty_like(parts[0])
-    dist.reduce_scatter(own, parts)
-    return own
+SOLUTION = Path(__file__).with_name("lab08.py")
+Weights, REPLICATED, attend = take_from_solution(SOLUTION, "Weights", "REPLICATED", "attend")
+right_copy, right_reduce, right_gather, right_scatter = take_from_solution(
+    SOLUTION, "copy_to_ranks", "reduce_from_ranks", "gather_tokens", "reduce_scatter_tokens"
+)
 
 
 def ranks() -> int:
     return dist.get_world_size()
 
 
-class Conjugate(torch.autograd.Function):
-    """One function in forward, another one in backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, there: Any, back: Any) -> Any:
-        ctx.back = back
-        return there(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return ctx.back(gradient), None, None
-
-
-def unchanged(x: torch.Tensor) -> torch.Tensor:
-    return x.view_as(x)
-
-
-def reference_copy(x: Any) -> Any:
-    return Conjugate.apply(x, unchanged, summed)
-
-
-def reference_reduce(x: Any) -> Any:
-    return Conjugate.apply(x, summed, unchanged)
-
-
-def reference_gather(x: Any) -> Any:
-    return Conjugate.apply(x, joined, scattered)
-
-
-def reference_scatter(x: Any) -> Any:
-    return Conjugate.apply(x, scattered, joined)
-
-
 def ends(is_cut: bool) -> Any:
     """How a parallel region is entered and left."""
-    return (reference_gather, reference_scatter) if is_cut else (reference_copy, reference_reduce)
+    return (right_gather, right_scatter) if is_cut else (right_copy, right_reduce)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     wide = x.to(torch.promote_types(x.dtype, FLOAT))
     scale = (wide.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
     return (wide * scale * weight).type_as(x)
-
-
-def attend(query: Any, key: Any, value: Any, head_dim: int) -> torch.Tensor:
-    query, key, value = (one.unflatten(-1, (-1, head_dim)) for one in (query, key, value))
-    angles = transformer.rotary_angles(query.shape[1], head_dim, 10_000.0, query.device)
-    query, key = (transformer.rotate(one, angles.cos(), angles.sin()) for one in (query, key))
-    query, key, value = (one.transpose(1, 2) for one in (query, key, value))
-    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-    return mixed.transpose(1, 2).flatten(2)
 
 
 def mlp_sums(x: Any, shard: Weights) -> torch.Tensor:
@@ -185,8 +116,8 @@ def reference_block(x: Any, shard: Any, head_dim: int, is_cut: bool) -> torch.Te
 
 def with_references(student: Any) -> None:
     """Put right functions in place of the student's small ones."""
-    student.copy_to_ranks, student.reduce_from_ranks = reference_copy, reference_reduce
-    student.gather_tokens, student.reduce_scatter_tokens = reference_gather, reference_scatter
+    student.copy_to_ranks, student.reduce_from_ranks = right_copy, right_reduce
+    student.gather_tokens, student.reduce_scatter_tokens = right_gather, right_scatter
     student.parallel_mlp, student.parallel_attention = reference_mlp, reference_attention
 
 
@@ -347,8 +278,8 @@ def step_on_rank(student: Any, case: Any, head_dim: int, shard: Any) -> Any:
 
 def lose_on_rank(student: Any, targets: Any, cases: Any) -> Any:
     """By case, the loss, and the gradient of this rank's logits for a factor."""
-    student.reduce_from_ranks = reference_reduce
-    student.copy_to_ranks = reference_copy
+    student.reduce_from_ranks = right_reduce
+    student.copy_to_ranks = right_copy
     found = []
     for logits, factor in cases:
         logits.requires_grad_()
@@ -536,14 +467,8 @@ def expect_near(
 ) -> None:
     """Raise CheckFailed unless it is as wanted, of this type; the hint is that of the mistake."""
     wanted = wanted.to(dtype)
-    if tensor_like(given, wanted) is None:
-        kind = f"a tensor of shape {tuple(wanted.shape)} and type {dtype}"
-        raise CheckFailed(f"{what}: {kind}", shown(given), hint)
     atol = near(dtype) * max(wanted.abs().max().item(), 1e-6)
-    for like, why in mistakes:
-        if torch.allclose(given.double(), like.double(), rtol=0, atol=atol):
-            hint = why
-    expect_close(given, wanted, what, hint, rtol=0.0, atol=atol)
+    expect_like(given, wanted, what, hint, mistakes, rtol=0.0, atol=atol)
 
 
 def has_numbers(call: Exchange, rank: int, wanted: torch.Tensor, num_parts: int) -> bool:

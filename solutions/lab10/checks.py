@@ -1341,10 +1341,6 @@ def modelled_s(run: PublishedRun) -> float:
     return step_s + 28 * own / (run.dp if run.zero_stage else 1) / memory
 
 
-def predict_on_rank(student: Any, pairs: Any) -> list[Any]:
-    return [student.predict(run, anchor) for run, anchor in pairs]
-
-
 UNKNOWN = {"name": "", "source": "", "model": "", "notes": "", "step_s": math.nan}
 
 
@@ -1354,7 +1350,7 @@ def predicted(
     """The seconds that are predicted for runs without names, in a drawn order; nan for none."""
     order = shuffled(rng, list(range(len(pairs))))
     asked = [(dataclasses.replace(pairs[at][0], **UNKNOWN), pairs[at][1]) for at in order]
-    run = student.emulated(predict_on_rank, asked, world_size=1, **RULES)
+    run = student.emulated(call_each, "predict", asked, world_size=1, **RULES)
     found = [math.nan] * len(pairs)
     for at, value in zip(order, entries(run.values[0], len(pairs)), strict=True):
         found[at] = float(value) if is_number(value) and 0 < value < 1e9 else math.nan

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 
 import worldsize as ws
 from autograder.checks import (
+    call_each,
     entries,
     entry,
     expect_same_again,
@@ -24,6 +26,7 @@ from autograder.checks import (
     points,
     shown,
     shuffled,
+    take_from_solution,
     tensor_like,
     whole,
 )
@@ -38,49 +41,11 @@ ALL_MEET = "All that are alive must meet after each change, and then do the same
 NEAR = {"rtol": 1e-5, "atol": 1e-6}
 
 
-class Comm:
-    """The ranks of a process group, with the methods that the lab's text names."""
-
-    def __init__(self, group: Any = None) -> None:
-        import torch.distributed as dist
-
-        self.group, self.rank, self.size = group, dist.get_rank(group), dist.get_world_size(group)
-
-    def Allreduce(self, tensor: torch.Tensor, op: str = "SUM") -> None:
-        import torch.distributed as dist
-
-        dist.all_reduce(tensor, op=getattr(dist.ReduceOp, op), group=self.group)
-
-    def Bcast(self, tensor: torch.Tensor, root: int = 0) -> None:
-        import torch.distributed as dist
-
-        dist.broadcast(tensor, group=self.group, group_src=root)
-
-
 # References that are put in the place of a student's other parts.
 
-
-def reference_broadcast_state(comm: Any, model: Any, optimizer: Any, root: int = 0) -> None:
-    import io
-
-    body = io.BytesIO()
-    if comm.rank == root:
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, body)
-    num_bytes = torch.tensor([body.tell()])
-    comm.Bcast(num_bytes, root)
-    held = bytearray(body.getvalue()) if comm.rank == root else bytearray(int(num_bytes))
-    content = torch.frombuffer(held, dtype=torch.uint8)
-    comm.Bcast(content, root)
-    if comm.rank != root:
-        state = torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-
-
-def reference_agreed(comm: Any, waiting: Sequence[str], names: Sequence[str]) -> list[str]:
-    ready = torch.tensor([one in waiting for one in names], dtype=torch.uint8)
-    comm.Allreduce(ready, op="MIN")
-    return [name for name, is_ready in zip(names, ready.tolist(), strict=True) if is_ready]
+Comm, right_broadcast_state, right_agreed = take_from_solution(
+    Path(__file__).with_name("lab13b.py"), "OverTorch", "broadcast_state", "agreed"
+)
 
 
 def buffers_of(tensors: dict[str, torch.Tensor], fusion_bytes: int) -> list[list[str]]:
@@ -425,7 +390,7 @@ def optimizer_on_rank(
     student: Any, compression: str, fusion_bytes: int, steps: Any, first: Any
 ) -> Any:
     """Gradients and weights after each step; a step is a list of passes of given gradients."""
-    student.agreed, student.fused_sum = reference_agreed, reference_fused_sum
+    student.agreed, student.fused_sum = right_agreed, reference_fused_sum
     weights = {name: nn.Parameter(one.clone()) for name, one in first.items()}
     inner = torch.optim.SGD(list(weights.values()), lr=0.5, momentum=0.5, weight_decay=0.125)
     options = {"compression": compression, "fusion_bytes": fusion_bytes}
@@ -650,7 +615,7 @@ def elastic_on_rank(
     class WentAway(BaseException):
         pass
 
-    student.broadcast_state = reference_broadcast_state
+    student.broadcast_state = right_broadcast_state
     rank = dist.get_rank()
     groups = [dist.new_group(list(members)) for members, _, _ in plan]
     stage, num_calls, broken = -1, 0, KeyError("a sample")
@@ -961,10 +926,6 @@ def check_timeline_of_a_killed_job(student, rng):
 # choose_nccl_settings
 
 
-def settings_on_rank(student: Any, logs: Any) -> Any:
-    return [student.choose_nccl_settings(log) for log in logs]
-
-
 INTERFACES = ("eth0", "eth1", "ens3", "ens5", "bond0", "ib0", "enp4s0f0")
 
 
@@ -1016,7 +977,9 @@ def drawn_log(rng: torch.Generator, faults: Sequence[str]) -> tuple[str, dict[st
 
 def expect_settings(student: Any, rng: torch.Generator, cases: Sequence[Sequence[str]]) -> None:
     logs = [drawn_log(rng, faults) for faults in cases]
-    run = student.emulated(settings_on_rank, [log for log, _ in logs], world_size=1)
+    run = student.emulated(
+        call_each, "choose_nccl_settings", [(log,) for log, _ in logs], world_size=1
+    )
     for (_, wanted), found, faults in zip(
         logs, entries(run.values[0], len(logs)), cases, strict=True
     ):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autograder.checks import entries, points, whole
+from autograder.checks import call_each, entries, points, whole
 from worldsize import capstone
 from worldsize.capstone.design import Design
 from worldsize.check import CheckFailed
@@ -27,10 +27,6 @@ seen: dict[str, Any] = {}  # what two checks look at; every submission has a jud
 
 def design_on_rank(student: Any) -> Any:
     return student.design_file()
-
-
-def parts_on_rank(student: Any, plans: Any) -> list[Any]:
-    return [student.step_parts(plan) for plan in plans]
 
 
 def read(student: Any) -> Design:
@@ -88,7 +84,9 @@ def check_a_cost_that_follows_the_plan(student, rng):
             asked[f"{published.name}, {batch:,} sequences"] = capstone.changed(
                 published, data__global_batch=batch
             ).layout
-    (found,) = student.run(parts_on_rank, list(asked.values()), world_size=1)
+    (found,) = student.run(
+        call_each, "step_parts", [(one,) for one in asked.values()], world_size=1
+    )
     for (called, plan), parts in zip(asked.items(), entries(found, len(asked)), strict=True):
         peak_flops_per_s = plan.cluster.world_size * plan.cluster.gpu.peak_flops_per_s["bfloat16"]
         expect_parts(

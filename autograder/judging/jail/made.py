@@ -22,7 +22,11 @@ class Made:
 
 
 def call_each(
-    student: Any, name: str, calls: Sequence[Sequence[Any]], parts: Mapping[str, Callable[..., Any]], *_: Any
+    student: Any,
+    name: str,
+    calls: Sequence[Sequence[Any]],
+    parts: Mapping[str, Callable[..., Any]] | None = None,
+    *_: Any,
 ) -> list[Any]:
     """What a function of the student's returns for each call, with tuples as lists; `parts` replace other functions.
 
@@ -35,7 +39,7 @@ def call_each(
     def plain(value: Any) -> Any:
         return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
-    for part, function in parts.items():
+    for part, function in (parts or {}).items():
         setattr(student, part, function)
     return [plain(getattr(student, name)(*map(own, args))) for args in calls]
 
