@@ -6,12 +6,13 @@ import math
 import statistics
 import tomllib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from autograder.capstone.step_times import StepTimes, cost_of
-from autograder.checks import PartlyHeld, entry, hinted, points, shuffled, whole
+from autograder.checks import PartlyHeld, entry, hinted, points, shuffled, take_from_solution, whole
 from worldsize import capstone, hardware, models, outages
 from worldsize.capstone.design import Design, loads
 from worldsize.capstone.figures import SPAN_S
@@ -56,45 +57,7 @@ def between(value: float, none: float, full: float) -> float:
 
 # the design
 
-# the same text stands in the report
-BRIEF = """
-[model]
-shape = "llama-3-70b"
-
-[data]
-num_tokens = 6e12
-dataset_tokens = 15e12
-bytes_per_token = 4
-length = 8192
-
-[storage]
-read_bytes_per_s = 200e9
-write_bytes_per_s = 100e9
-node_read_bytes_per_s = 10e9
-node_write_bytes_per_s = 5e9
-capacity_bytes = 1e15
-
-[failures]
-rates = "Llama 3"
-away_s = 86_400
-restart_s = 600
-
-[site]
-power_w = 6e6
-pue = 1.25
-rack_power_w = 45e3
-nodes_per_rack = 4
-
-[prices]
-storage_usd = 5e6
-years = 4
-operation_fraction = 0.1
-
-[budget]
-days = 45
-usd = 3.2e6
-pays = "own"
-"""
+(BRIEF,) = take_from_solution(Path(__file__).with_name("report.py"), "BRIEF")
 MAY_BUY = ("a100-hdr", "h100-ndr")
 MOST_BATCH = 2048  # sequences of a step
 LEAST_BISECTION = 20e12  # bytes a second
