@@ -241,8 +241,8 @@ Expected to mark a variable ready only once{any}
 [{any}]{any}Timed out{any}
 [{any}]{any}DefaultCPUAllocator: can't allocate memory{any}
 {operation} is not allowed here: this run is to be built from {operations} alone
-{name} is not allowed here: use groups of dist.new_group(), and only {operations}
-{name} would send past the emulated cluster, where nothing is priced{any}
+{name} is not allowed here: use groups from dist.new_group(), and only {operations}
+{name} would bypass the emulated cluster, so nothing would be priced{any}
 the function ended the process instead of returning
 an exception that cannot be printed
 """

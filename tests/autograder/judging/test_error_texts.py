@@ -3,11 +3,16 @@
 # errors are made on purpose
 # pyright: reportCallIssue=false, reportUndefinedVariable=false
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from autograder.judging.judge.error_texts import forms_raised, sentence_for, shown_kind, shown_text, words_of
+from worldsize.emulate.protocol.operations import refusal
+from worldsize.emulate.worker import backend
+from worldsize.launch.worker import allowed_gloo
 
 OWN = words_of(["def total(tensor):\n    return deeper(tensor).sums"])
 
@@ -70,6 +75,19 @@ def test_a_usual_error_stays_readable(fails, words):
 
 
 HIDDEN = "names=('nn', 'Sequential') locals={'gradients': tensor([[0.5955]])} /course/solutions/lab01/checks.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (refusal("all_reduce", ["send", "recv"]), "all_reduce is not allowed here"),
+        (allowed_gloo._not_gloo("ProcessGroupGloo", ["send"]), "not allowed here: use groups from dist.new_group()"),
+        (str(backend._not_emulated(Mock())("ProcessGroupGloo")), "would bypass the emulated cluster"),
+    ],
+    ids=["operation", "real group", "emulated group"],
+)
+def test_our_own_refusals_are_shown(text, words):
+    assert words in shown_text(text, OWN)
 
 
 @pytest.mark.parametrize(
