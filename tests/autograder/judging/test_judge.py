@@ -411,7 +411,7 @@ def test_a_picture_is_carried_while_it_is_small_and_told_when_it_is_not(tmp_path
     alts = [check.picture and check.picture.alt for check in report.checks]
     assert alts == ["a square", None, "a square", None, None]
     assert "it has 250 kB, but only 200 kB were left" in message(report, "check_1")
-    assert "it has 150 kB, 100 were left" in message(report, "check_3")
+    assert "it has 150 kB, but only 100 kB were left" in message(report, "check_3")
     assert "could not be drawn" in message(report, "check_4")
 
 
