@@ -35,14 +35,14 @@ class CheckpointFolder:
 
     def look(self, step: int) -> None:
         """Note whether files have been written since the last look; `step` is the next one."""
-        found = {written for _, _, written in self._files()}
-        if new := found - self._known:
+        files = {written for _, _, written in self._files()}
+        if new := files - self._known:
             if self.saved_before[-1:] != [step]:
                 self.saved_before.append(step)
                 self._newest = set()
             self._newest |= new
-        self._known = found
-        self.held_bytes.setdefault(step, sum(size_bytes for _, _, size_bytes in found))
+        self._known = files
+        self.held_bytes.setdefault(step, sum(size_bytes for _, _, size_bytes in files))
 
     def damage(self, kind: Literal["truncate", "corrupt"]) -> None:
         """Cut every file of the newest checkpoint in half, or flip bits in a block of each of its large ones."""

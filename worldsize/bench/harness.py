@@ -75,11 +75,11 @@ def measure(
     measured = (program_sha256, task, num_warmup_steps, num_threads, asdict(cluster))
     kept = _Journal(journal, repr((*measured, *_surroundings())))
     timings = []
-    for number, one in enumerate(plan, start=1):
-        timing = kept.find(one)
+    for number, training in enumerate(plan, start=1):
+        timing = kept.find(training)
         if timing is None:
-            timing = time_one(program, task, one, num_warmup_steps, cluster)
-            kept.add(one, timing)
+            timing = time_one(program, task, training, num_warmup_steps, cluster)
+            kept.add(training, timing)
         timings.append(timing)
         on_timing(timing, number, len(plan))
     return Result(
@@ -113,22 +113,25 @@ def planned(world_sizes: Sequence[int], num_real: int, num_repeats: int) -> Iter
             yield Planned(scaling, size, "emulated", sync, 0)
 
 
-def time_one(program: Program, task: Task, one: Planned, num_warmup_steps: int, cluster: Cluster) -> Timing:
+def time_one(program: Program, task: Task, training: Planned, num_warmup_steps: int, cluster: Cluster) -> Timing:
     """Time one training; if the program fails, the timing holds the reason."""
-    grown = task.batch_size * (one.world_size if one.scaling == "weak" else 1)
+    grown = task.batch_size * (training.world_size if training.scaling == "weak" else 1)
     task = task.model_copy(update={"batch_size": grown})
     spec = TrainingSpec(
-        task, one.world_size, cluster if one.kind == "emulated" else None, is_synchronised=one.is_synchronised
+        task,
+        training.world_size,
+        cluster if training.kind == "emulated" else None,
+        is_synchronised=training.is_synchronised,
     )
     timing = Timing(
-        **vars(one), backend="", batch_size=grown, num_timed_steps=task.num_steps - num_warmup_steps, window_s=0.0
+        **vars(training), backend="", batch_size=grown, num_timed_steps=task.num_steps - num_warmup_steps, window_s=0.0
     )
-    if one.kind == "real":  # emulated time has no noise
+    if training.kind == "real":  # emulated time has no noise
         timing.busy_cores = busy_cores()
     try:
         trial = attempt(program, spec, secrets.randbits(48))
         timing.backend = trial.result.backend
-        if one.kind == "real":
+        if training.kind == "real":
             timing.window_s = _real_window_s(trial, num_warmup_steps)
             timing.step_times_s = trial.record.step_times_s()
         else:
@@ -138,7 +141,7 @@ def time_one(program: Program, task: Task, one: Planned, num_warmup_steps: int, 
             timing.window_s = after.end_s - before.end_s
             timing.wire_bytes_per_step = (after.bytes_sent(0) - before.bytes_sent(0)) / timing.num_timed_steps
         timing.claimed_bytes_per_step = claimed_bytes_per_step(trial.result.lines)
-        if one.is_synchronised:
+        if training.is_synchronised:
             timing.weights_error = weights_error(trial, task)
     except program.errors as error:
         timing.failure = str(error)[:2000]
@@ -194,21 +197,21 @@ class _Journal:
         self._path, self._basis = path, hashlib.sha256(basis.encode()).hexdigest()
         self._kept = dict(self._read()) if path and path.exists() else {}
 
-    def find(self, one: Planned) -> Timing | None:
-        return self._kept.get(self._key(one))
+    def find(self, training: Planned) -> Timing | None:
+        return self._kept.get(self._key(training))
 
-    def add(self, one: Planned, timing: Timing) -> None:
+    def add(self, training: Planned, timing: Timing) -> None:
         if self._path is None or timing.failure:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        line = json.dumps({"key": self._key(one), "timing": timing.model_dump()})
+        line = json.dumps({"key": self._key(training), "timing": timing.model_dump()})
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(f"\n{line}\n")  # the remains of an interrupted write stay on their own line
             file.flush()
             os.fsync(file.fileno())
 
-    def _key(self, one: Planned) -> str:
-        return hashlib.sha256(f"{self._basis} {one}".encode()).hexdigest()
+    def _key(self, training: Planned) -> str:
+        return hashlib.sha256(f"{self._basis} {training}".encode()).hexdigest()
 
     def _read(self) -> Iterator[tuple[str, Timing]]:
         assert self._path

@@ -46,4 +46,4 @@ def _train(task: Task | TextTask, batches: DrawnBatches) -> Trained:
 
 def flat_weights(model: nn.Module) -> torch.Tensor:
     """Copy all parameters into one float32 vector on the CPU, in the model's own order."""
-    return torch.cat([one.detach().flatten().cpu().float() for one in model.parameters()])
+    return torch.cat([parameter.detach().flatten().cpu().float() for parameter in model.parameters()])

@@ -79,15 +79,16 @@ class Result(_ResultModel):
     @property
     def most_busy_cores(self) -> float | None:
         """The most cores that other work kept busy before any timing; None if unknown."""
-        return max((one.busy_cores for one in self.timings if one.busy_cores is not None), default=None)
+        return max((timing.busy_cores for timing in self.timings if timing.busy_cores is not None), default=None)
 
     @property
     def is_disturbed(self) -> bool:
         """True if other work may have slowed a timing of real ranks."""
         num_cores, per_rank = self.machine.num_cores, self.num_threads
         return any(
-            one.busy_cores is not None and one.busy_cores > busy_limit_cores(num_cores, per_rank * one.world_size)
-            for one in self.timings
+            timing.busy_cores is not None
+            and timing.busy_cores > busy_limit_cores(num_cores, per_rank * timing.world_size)
+            for timing in self.timings
         )
 
 
@@ -98,28 +99,33 @@ def schema() -> dict[str, Any]:
 
 def points(timings: list[Timing]) -> list[Point]:
     """The scaling curves of these timings, without those that failed; a kind without a one-rank timing has no curve."""
-    good = [one for one in timings if not one.failure]
-    has_base = {one.kind for one in good if one.world_size == 1 and one.is_synchronised}
-    found = []
-    for scaling, kind, world_size in sorted({(one.scaling, one.kind, one.world_size) for one in good}):
-        same = [one for one in good if (one.scaling, one.kind, one.world_size) == (scaling, kind, world_size)]
-        synchronised = [one for one in same if one.is_synchronised]
+    good = [timing for timing in timings if not timing.failure]
+    has_base = {timing.kind for timing in good if timing.world_size == 1 and timing.is_synchronised}
+    curve = []
+    for scaling, kind, world_size in sorted({(timing.scaling, timing.kind, timing.world_size) for timing in good}):
+        same = [
+            timing for timing in good if (timing.scaling, timing.kind, timing.world_size) == (scaling, kind, world_size)
+        ]
+        synchronised = [timing for timing in same if timing.is_synchronised]
         if synchronised and kind in has_base:
-            found.append(_point(synchronised, [one for one in same if not one.is_synchronised], good))
-    return found
+            curve.append(_point(synchronised, [timing for timing in same if not timing.is_synchronised], good))
+    return curve
 
 
 def _point(timings: list[Timing], without: list[Timing], everything: list[Timing]) -> Point:
     first = timings[0]
-    steps_s = [one.step_s for one in timings]
+    steps_s = [timing.step_s for timing in timings]
     step_s = statistics.median(steps_s)
     speed = first.batch_size / step_s / first.world_size
     alone = [
-        one.batch_size / one.step_s
-        for one in everything
-        if one.world_size == 1 and one.kind == first.kind and one.is_synchronised and one.scaling == "strong"
+        timing.batch_size / timing.step_s
+        for timing in everything
+        if timing.world_size == 1
+        and timing.kind == first.kind
+        and timing.is_synchronised
+        and timing.scaling == "strong"
     ]
-    silent_s = statistics.median([one.step_s for one in without]) if without else None
+    silent_s = statistics.median([timing.step_s for timing in without]) if without else None
     return Point(
         scaling=first.scaling,
         world_size=first.world_size,

@@ -245,7 +245,7 @@ class SampleServer:
 
     def _refusal(self, wanted: list[Any]) -> str:
         """Return why this request is refused; empty if it is not."""
-        if not all(type(one) is int for one in wanted):
+        if not all(type(value) is int for value in wanted):
             return f"rank, step, start and stop must be whole numbers, not {wanted!r:.80}"
         rank, step, start, stop = wanted
         if not 0 <= rank < _MAX_RANKS:
@@ -261,10 +261,10 @@ class SampleServer:
         return ""
 
     def _hand_out(self, connection: _ClientConnection, take: Take) -> None:
-        tensors = [one[take.start : take.stop] for one in self.batches.batch(take.step)]
-        kinds = [[str(one.dtype).removeprefix("torch."), list(one.shape)] for one in tensors]
+        tensors = [tensor[take.start : take.stop] for tensor in self.batches.batch(take.step)]
+        kinds = [[str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for tensor in tensors]
         most_bytes = self._room_bytes if take.process in self._limited else 0
-        body = b"".join(one.numpy().tobytes() for one in tensors)
+        body = b"".join(tensor.numpy().tobytes() for tensor in tensors)
         framing.send(connection.sock, "samples", body, kinds=kinds, most_bytes=most_bytes)
 
     def _borrow(self, connection: _ClientConnection, fds: list[int]) -> bool:
@@ -276,7 +276,10 @@ class SampleServer:
                     os.close(fd)
                 return False
             self._checkpoints = CheckpointFolder(fds[0])
-            if any(one.kind == "full_disk" for one in self.disturbances) and not self._checkpoints.is_on_small_disk:
+            if (
+                any(disturbance.kind == "full_disk" for disturbance in self.disturbances)
+                and not self._checkpoints.is_on_small_disk
+            ):
                 reason = "a disk is filled up only inside a sandbox; this one is so large that it may be somebody's own"
                 framing.send(connection.sock, "refused", reason=reason)
                 return False
@@ -304,12 +307,15 @@ class SampleServer:
         if self._checkpoints is None:
             return
         self._checkpoints.look(take.step)
-        if any(one.time_s and one.free_step is not None and take.step >= one.free_step for one in self.disturbances):
+        if any(
+            disturbance.time_s and disturbance.free_step is not None and take.step >= disturbance.free_step
+            for disturbance in self.disturbances
+        ):
             self._checkpoints.free_disk()
 
     def _strike(self, take: Take) -> Disturbance | None:
         """Return the disturbance that is due now; they come in order."""
-        ours = next((one for one in self.disturbances if one.time_s is None), None)
+        ours = next((disturbance for disturbance in self.disturbances if disturbance.time_s is None), None)
         # if by a later step no process has asked as this rank, the next process that asks is taken
         if ours and (take.step > ours.step or (take.step, take.rank) == (ours.step, ours.rank)):
             ours.time_s = take.time_s

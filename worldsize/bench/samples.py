@@ -128,11 +128,13 @@ def _answer(sock: socket.socket) -> tuple[dict[str, Any], bytearray]:
 
 def _tensors(kinds: list[tuple[str, list[int]]], body: bytearray) -> list[torch.Tensor]:
     """Split a message's body into tensors of these dtypes and shapes."""
-    found, begin = [], 0
+    tensors, begin = [], 0
     for name, shape in kinds:
         dtype = getattr(torch, name)
         end = begin + math.prod(shape) * dtype.itemsize
         piece = bytearray(body[begin:end])
-        found.append(torch.frombuffer(piece, dtype=dtype).reshape(shape) if piece else torch.empty(shape, dtype=dtype))
+        tensors.append(
+            torch.frombuffer(piece, dtype=dtype).reshape(shape) if piece else torch.empty(shape, dtype=dtype)
+        )
         begin = end
-    return found
+    return tensors

@@ -105,10 +105,10 @@ class TextTask(BaseModel):
 
 def text_shape(model_name: str, layers: int = 0, width: int = 0) -> Shape:
     """A shape of `worldsize.models`, with a different number of layers or width unless these are 0."""
-    found = models.shape(model_name)
-    width = width or found.width
-    hidden_width = found.hidden_width * width // found.width
-    return replace(found, num_layers=layers or found.num_layers, width=width, hidden_width=hidden_width)
+    shape = models.shape(model_name)
+    width = width or shape.width
+    hidden_width = shape.hidden_width * width // shape.width
+    return replace(shape, num_layers=layers or shape.num_layers, width=width, hidden_width=hidden_width)
 
 
 def mean_loss(outputs: Tensor, targets: Tensor) -> Tensor:

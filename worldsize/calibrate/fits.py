@@ -47,7 +47,7 @@ def latency_and_rate(
 
 
 def _spread(low: float, high: float) -> list[float]:
-    return [low * (high / low) ** (place / (_NUM_TRIED - 1)) for place in range(_NUM_TRIED)]
+    return [low * (high / low) ** (step / (_NUM_TRIED - 1)) for step in range(_NUM_TRIED)]
 
 
 def _distance(points: Mapping[float, float], time_s: Callable[[float], float]) -> float:

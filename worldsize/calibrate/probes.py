@@ -119,21 +119,21 @@ def dtypes() -> Iterator[tuple[Any, tuple[Any, ...]]]:
 
 def work(budget_s: float) -> dict[str, list[dict[str, Any]]]:
     """Measure each operator's seconds, by kind of probe, with its name, its flops and the bytes that it moves."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    rows: dict[str, list[dict[str, Any]]] = {}
     timed: list[tuple[dict[str, Any], Call]] = []
     kinds = {"products": products(), "attentions": attentions(), "passes": passes(), "dtypes": dtypes()}
     for kind, calls in kinds.items():
-        found[kind] = []
+        rows[kind] = []
         for operator, args in calls:
             priced = operator_of(operator, args, {}, operator(*args))
             name = priced.dtype if kind == "dtypes" else operator.overloadpacket.__name__
             row = {"name": name, "flops": priced.flops, "size_bytes": priced.size_bytes}
-            found[kind].append(row)
+            rows[kind].append(row)
             timed.append((row, functools.partial(operator, *args)))
     times = rounds([call for _, call in timed], budget_s)
     for (row, _), one in zip(timed, times, strict=True):
         row["times_s"] = one
-    return found
+    return rows
 
 
 def rounds(calls: list[Call], budget_s: float) -> list[list[float]]:
@@ -147,13 +147,13 @@ def rounds(calls: list[Call], budget_s: float) -> list[list[float]]:
     clock_s = _clock()
     times: list[list[float]] = [[] for _ in calls]
     for _ in _until(budget_s):
-        for place, (call, number) in enumerate(zip(calls, repeats, strict=True)):
+        for index, (call, number) in enumerate(zip(calls, repeats, strict=True)):
             if number > 1:
                 call()  # finds its code and tensors in no cache
             start_s = clock_s()
             for _ in range(number):
                 call()
-            times[place].append((clock_s() - start_s) / number)
+            times[index].append((clock_s() - start_s) / number)
     return times
 
 
@@ -176,19 +176,19 @@ def _until(budget_s: float, is_alone: bool = False) -> Iterator[None]:
 
 def phases(budget_s: float) -> list[dict[str, Any]]:
     """Measure each phase of training steps of several widths, with its operators."""
-    steps = [_TrainingStep(*one) for one in STEPS]
-    found: list[dict[str, Any]] = []
+    steps = [_TrainingStep(*sizes) for sizes in STEPS]
+    rows: list[dict[str, Any]] = []
     for step in steps:
         for name, phase in step.phases.items():
-            found.append({"name": name, "width": step.width, "operators": operators_of(phase), "times_s": []})
+            rows.append({"name": name, "width": step.width, "operators": operators_of(phase), "times_s": []})
     clock_s = _clock()
     for _ in _until(budget_s):
-        for place, step in enumerate(steps):
-            for row in step.num_steps * found[place * len(step.phases) :][: len(step.phases)]:
+        for index, step in enumerate(steps):
+            for row in step.num_steps * rows[index * len(step.phases) :][: len(step.phases)]:
                 start_s = clock_s()
                 step.phases[row["name"]]()
                 row["times_s"].append(clock_s() - start_s)
-    return found
+    return rows
 
 
 class _TrainingStep:
@@ -196,7 +196,7 @@ class _TrainingStep:
 
     def __init__(self, width: int, batch: int, num_steps: int) -> None:
         self.width, self.num_steps = width, num_steps
-        layers = (one for _ in range(3) for one in (nn.Linear(width, width), nn.LayerNorm(width), nn.GELU()))
+        layers = (layer for _ in range(3) for layer in (nn.Linear(width, width), nn.LayerNorm(width), nn.GELU()))
         self._model, self._x = nn.Sequential(*layers), torch.randn(batch, width)
         self._optimizer = torch.optim.AdamW(self._model.parameters())
         self._losses: list[Tensor] = []
@@ -232,8 +232,8 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if is_priced(func):
-            one = operator_of(func, args, kwargs or {}, out)
-            self.found.append([func.overloadpacket.__name__, one.flops, one.size_bytes])
+            operator = operator_of(func, args, kwargs or {}, out)
+            self.found.append([func.overloadpacket.__name__, operator.flops, operator.size_bytes])
         return out
 
 
@@ -242,14 +242,14 @@ def links(budget_s: float) -> list[dict[str, Any]]:
     probes = [torch.ones(size // 4) for size in MESSAGE_BYTES]
     times: list[list[float]] = [[] for _ in probes]
     for _ in _until(budget_s):
-        for place, buffer in enumerate(probes):
+        for index, buffer in enumerate(probes):
             buffer.fill_(1.0)
             for _ in range(max(1, min(8, (1 << 20) // buffer.nbytes))):
                 dist.barrier()
                 start_s = time.perf_counter()
                 dist.all_reduce(buffer)
-                times[place].append(time.perf_counter() - start_s)
-    return [{"size_bytes": size, "times_s": one} for size, one in zip(MESSAGE_BYTES, times, strict=True)]
+                times[index].append(time.perf_counter() - start_s)
+    return [{"size_bytes": size, "times_s": times_s} for size, times_s in zip(MESSAGE_BYTES, times, strict=True)]
 
 
 def files(folder: str | None, budget_s: float) -> dict[str, list[dict[str, Any]]]:
@@ -257,8 +257,8 @@ def files(folder: str | None, budget_s: float) -> dict[str, list[dict[str, Any]]
     found: dict[str, list[dict[str, Any]]] = {"write": [], "read": []}
     for rows in found.values():
         rows += [{"size_bytes": size, "times_s": []} for size in FILE_BYTES]
-    with tempfile.TemporaryDirectory(dir=folder, prefix="calibrate-") as place:
-        path = Path(place, "file")
+    with tempfile.TemporaryDirectory(dir=folder, prefix="calibrate-") as scratch:
+        path = Path(scratch, "file")
         for _, (index, size) in (
             (one, probe) for one in _until(budget_s, is_alone=True) for probe in enumerate(FILE_BYTES)
         ):
@@ -282,12 +282,12 @@ def measure(num_threads: int, folder: str | None, budget_s: float) -> dict[str, 
     """Take all measurements of one rank, next to the other ranks; only rank 0 measures files."""
     torch.set_num_threads(num_threads)
     torch.manual_seed(0)
-    found = work(0.5 * budget_s) | {"phases": phases(0.15 * budget_s)}
-    found["links"] = links(0.2 * budget_s) if dist.get_world_size() > 1 else []
+    rows = work(0.5 * budget_s) | {"phases": phases(0.15 * budget_s)}
+    rows["links"] = links(0.2 * budget_s) if dist.get_world_size() > 1 else []
     if dist.get_rank():
         dist.barrier()
-        return found
-    found |= files(folder, 0.15 * budget_s)
+        return rows
+    rows |= files(folder, 0.15 * budget_s)
     if dist.get_world_size() > 1:
         dist.barrier()
-    return found
+    return rows

@@ -81,7 +81,7 @@ class Calibration:
         """
         bare = Timings(tuple(self._operators()), {})
         rows = self.measured["phases"]
-        alone_s = [sum(bare.time_s(*one) for one in row["operators"]) for row in rows]
+        alone_s = [sum(bare.time_s(*operator) for operator in row["operators"]) for row in rows]
         smallest = min(row["width"] for row in rows)
         around_s = {
             row["name"]: max(0.0, best_s(row) - in_them_s) / len(row["operators"])
@@ -237,7 +237,7 @@ class Calibration:
         measured = {kind: fields[kind] for kind in sorted(_MEASURED)}
         for kind, rows in measured.items():
             for row in rows:
-                if not row["times_s"] or not all(float(one) > 0 for one in row["times_s"]):
+                if not row["times_s"] or not all(float(time_s) > 0 for time_s in row["times_s"]):
                     raise ValueError(f"a row of {kind} has no times, or a time that is not above 0: {row}")
         busy_cores = tuple(map(float, fields["busy_cores"]))
         head: dict[str, Any] = {name: fields[name] for name in _FIELDS - {"format", "busy_cores"}}

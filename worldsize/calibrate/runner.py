@@ -44,11 +44,11 @@ def calibrate(
     before = machine.busy_cores()
     if is_strict:
         _refuse_busy(before, machine.num_cores())
-    place = None if folder is None else os.fspath(folder)
+    target = None if folder is None else os.fspath(folder)
     ranks = run(
         _measure,
         num_threads,
-        place,
+        target,
         float(budget_s),
         world_size=world_size,
         backend="gloo",
@@ -58,7 +58,7 @@ def calibrate(
     ).values
     measured = _together(ranks)
     after = machine.busy_cores()
-    found = Calibration.parse(
+    calibration = Calibration.parse(
         {
             "format": FORMAT,
             "machine": machine.processor(),
@@ -73,7 +73,7 @@ def calibrate(
     )
     if is_strict:
         _refuse_busy(after, machine.num_cores())
-    return found
+    return calibration
 
 
 def _refuse_busy(busy_cores: float | None, num_cores: int) -> None:
@@ -92,9 +92,9 @@ def _measure(*args: Any) -> Any:
 
 def _together(ranks: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Merge the rows of all ranks: all ranks' times of their own work, rank 0's times of links and files."""
-    found = {kind: [dict(row) for row in rows] for kind, rows in ranks[0].items()}
+    merged = {kind: [dict(row) for row in rows] for kind, rows in ranks[0].items()}
     for other in ranks[1:]:
         for kind in other.keys() - {"links", "write", "read"}:
-            for row, same in zip(found[kind], other[kind], strict=True):
+            for row, same in zip(merged[kind], other[kind], strict=True):
                 row["times_s"] = [*row["times_s"], *same["times_s"]]
-    return found
+    return merged

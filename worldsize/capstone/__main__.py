@@ -54,10 +54,10 @@ def _run(options: argparse.Namespace) -> int:
     if problems := capstone.check(design, policy=programs.policy):
         return _say(design, problems)
     cost = _cost(design, programs, options.record)
-    found = report.DesignReport.of(design, cost, programs.policy)
-    print(found)
+    design_report = report.DesignReport.of(design, cost, programs.policy)
+    print(design_report)
     if options.to is not None:
-        options.to.write_text(found.page(), encoding="utf-8")
+        options.to.write_text(design_report.page(), encoding="utf-8")
     return 0
 
 

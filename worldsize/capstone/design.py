@@ -347,10 +347,10 @@ def loads(text: str, prefix: str = "") -> Design:
         ValueError: as for `load`.
     """
     try:
-        found = tomllib.loads(text)
+        fields = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{prefix}{error}") from error
-    return _validated(found, prefix)
+    return _validated(fields, prefix)
 
 
 def example(name: str) -> Design:
@@ -374,23 +374,23 @@ def changed(design: Design, **values: Any) -> Design:
     whole = design.model_dump(exclude_none=True)
     for name, value in values.items():
         *sections, key = name.split("__")
-        place: Any = whole
+        target: Any = whole
         for section in sections:
-            place = place[int(section)] if isinstance(place, tuple | list) else place.setdefault(section, {})
-        place[key] = value
+            target = target[int(section)] if isinstance(target, tuple | list) else target.setdefault(section, {})
+        target[key] = value
     return _validated(whole, "")
 
 
-def _validated(found: Mapping[str, Any], prefix: str) -> Design:
+def _validated(fields: Mapping[str, Any], prefix: str) -> Design:
     try:
-        return Design.model_validate(found)
+        return Design.model_validate(fields)
     except ValidationError as error:
-        lines = [f"{prefix}{_where(one['loc'])}{_what(one)}" for one in error.errors()]
+        lines = [f"{prefix}{_where(problem['loc'])}{_what(problem)}" for problem in error.errors()]
         raise ValueError("\n".join(lines)) from None
 
 
-def _where(place: tuple[int | str, ...]) -> str:
-    return f"{'.'.join(map(str, place))}: " if place else ""
+def _where(loc: tuple[int | str, ...]) -> str:
+    return f"{'.'.join(map(str, loc))}: " if loc else ""
 
 
 def _what(error: Mapping[str, Any]) -> str:

@@ -164,7 +164,7 @@ def _failures(num_nodes: int, rates: tuple[Cause, ...], span_s: float, seed: int
     Otherwise chance would hide what one more node buys.
     """
     drawn = outages.draw(rates, 1 << (num_nodes - 1).bit_length(), span_s, seed)
-    return tuple(one for one in drawn if one.node < num_nodes)
+    return tuple(failure for failure in drawn if failure.node < num_nodes)
 
 
 def least_step_s(plan: Plan) -> float:

@@ -29,13 +29,13 @@ def check(design: Design, cost: Cost | None = None, policy: Policy | None = None
     Without a cost of a step, days and dollars are those of the fastest possible program, at the peak of all GPUs.
     A policy decides on checkpoints, as in `run`, and may go on with fewer nodes if there are too few spares.
     """
-    found = [*_of_plan(design)] or [*_of_memory(design)]
-    found += [*_of_data(design), *_of_network(design), *_of_storage(design)]
+    problems = [*_of_plan(design)] or [*_of_memory(design)]
+    problems += [*_of_data(design), *_of_network(design), *_of_storage(design)]
     if policy is None:
-        found += _of_spares(design)
-    found += [*_of_failures(design), *_of_power(design)]
-    if found:
-        return found
+        problems += _of_spares(design)
+    problems += [*_of_failures(design), *_of_power(design)]
+    if problems:
+        return problems
     if cost is None:
         least_days = design.num_steps * least_step_s(design.layout) / DAY
         return over_budget(design, least_days, "even at the peak of all GPUs and without a failure")
@@ -280,21 +280,21 @@ def _of_power(design: Design) -> Iterator[str]:
 
 def over_budget(design: Design, days: float, whose: str = "with saves and failures") -> list[str]:
     """Return sentences on days, and on the dollars that they cost, beyond the budget."""
-    found: list[str] = []
+    problems: list[str] = []
     budget = design.budget
     if days > budget.days:
-        found.append(f"budget.days: it takes {_days(days)} days {whose}; the budget has {budget.days:g}.")
+        problems.append(f"budget.days: it takes {_days(days)} days {whose}; the budget has {budget.days:g}.")
     try:
         usd = sum(bill.usd(design, days).values())
     except ValueError as error:
-        return [*found, f"{error}."]
+        return [*problems, f"{error}."]
     if usd > budget.usd:
         how = "its share of the equipment, operation and electricity" if budget.pays == "own" else "rented GPUs"
-        found.append(
+        problems.append(
             f"budget.usd: {_days(days)} days {whose} cost {usd / 1e6:,.1f} million dollars for {how}; the budget has "
             f"{budget.usd / 1e6:,.1f}."
         )
-    return found
+    return problems
 
 
 def _days(days: float) -> str:

@@ -51,8 +51,8 @@ def load_programs(design: Design, folder: Path) -> StudentPrograms:
     if not path.is_file():
         raise ValueError(f"programs.file: {path} does not exist")
     with _explained(path):
-        found = runpy.run_path(str(path), run_name="programs")
-    cost, train, policy = (_function(found, name, path) for name in (named.cost, named.train, named.policy))
+        definitions = runpy.run_path(str(path), run_name="programs")
+    cost, train, policy = (_function(definitions, name, path) for name in (named.cost, named.train, named.policy))
     if cost is train is policy is None:
         raise ValueError(f"{path} defines none of {named.cost}, {named.train} and {named.policy}")
     # the report of the ranks explains what `train` raises
@@ -82,8 +82,8 @@ def _sizes(plan: Plan) -> tuple[Any, ...]:
     return plan.mesh, str(plan), plan.global_batch, plan.length, plan.cluster.world_size
 
 
-def _function(found: Mapping[str, Any], name: str, path: Path) -> Callable[..., Any] | None:
-    value = found.get(name)
+def _function(definitions: Mapping[str, Any], name: str, path: Path) -> Callable[..., Any] | None:
+    value = definitions.get(name)
     if value is not None and not callable(value):
         raise ValueError(f"{path}: {name} is {value!r}; it must be a function")
     return value
@@ -109,8 +109,8 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:  # a program may also end the process
         failure = of_exception(0, error, 0)
-        place = "\n".join(quote(failure.lines[-1:])) or f"  {path.name}"
+        quoted = "\n".join(quote(failure.lines[-1:])) or f"  {path.name}"
         raise ProgramFailed(
-            f"{path} failed with {failure.kind}: {failure.message or 'no message'}\n{place}\n"
+            f"{path} failed with {failure.kind}: {failure.message or 'no message'}\n{quoted}\n"
             "Correct the program, and run the command again."
         ) from error

@@ -37,8 +37,8 @@ class DesignReport:
         Raises:
             ValueError: a cost is not a number, or a policy cannot be followed.
         """
-        found = run(design, cost, policy)
-        return cls(found, gains(found, cost, policy), saves_picture(found, cost, policy))
+        figures = run(design, cost, policy)
+        return cls(figures, gains(figures, cost, policy), saves_picture(figures, cost, policy))
 
     @property
     def tables(self) -> list[Table]:
@@ -59,7 +59,7 @@ class DesignReport:
     __repr__ = __str__
 
     def _html(self) -> str:
-        return "\n".join(one._repr_mimebundle_()["text/html"] for one in (*self.tables, *self.pictures))
+        return "\n".join(part._repr_mimebundle_()["text/html"] for part in (*self.tables, *self.pictures))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self._html(), "text/plain": str(self)}
@@ -70,7 +70,7 @@ def verdict(design: Design, problems: Sequence[str]) -> str:
     if not problems:
         return f"{design.name}: it adds up."
     num = "one thing does" if len(problems) == 1 else f"{len(problems)} things do"
-    return "\n".join([f"{design.name}: {num} not add up.", *(f"- {one}" for one in problems)])
+    return "\n".join([f"{design.name}: {num} not add up.", *(f"- {problem}" for problem in problems)])
 
 
 def summary(of: Figures) -> Table:
@@ -164,10 +164,10 @@ def time_picture(of: Figures) -> Picture:
 def saves_picture(of: Figures, cost: Cost, policy: Policy | None = None) -> Picture:
     """Draw total days against the time between checkpoints, with the design's failures."""
     own_s = of.design.checkpoint.every_s
-    found = [run(changed(of.design, checkpoint__every_s=own_s * often), cost).days for often in _OFTEN]
-    series = {"with its failures": found}
+    days = [run(changed(of.design, checkpoint__every_s=own_s * often), cost).days for often in _OFTEN]
+    series = {"with its failures": days}
     if policy is not None:
-        series["your policy"] = [of.days] * len(found)
+        series["your policy"] = [of.days] * len(days)
     minutes = [own_s * often / 60 for often in _OFTEN]
     return draw.curves(series, "days in all", "minutes of training between saves", "How often to save", x=minutes)
 

@@ -154,15 +154,15 @@ def _choices(
     marks = [Box(x, y, x, y).grown(radius) for x, y in points]
     others = [other for other in points if math.dist(other, point) > 2 * radius]
     boxes = [*_beside(point, size, radius), *_apart(point, size, radius)]
-    found = []
+    places = []
     for box, cost in [*boxes, *(_anywhere(point, size, frame) if is_anywhere else [])]:
         if not frame.holds(box) or any(box.grown(_CLEARANCE / 2).overlaps(mark) for mark in marks):
             continue
         leader = None if cost < len(_SIDES) else _leader(point, box, radius)
         num_crossed = sum(_distance(leader, other) < radius + _CLEARANCE / 2 for other in others) if leader else 0
         is_ambiguous = not leader and any(math.dist(box.nearest(other), other) < 2.5 * radius for other in others)
-        found.append(LabelPlace(box, leader, cost + _AMBIGUOUS * is_ambiguous + _CROSSED * num_crossed))
-    return sorted(found, key=lambda place: place.cost)
+        places.append(LabelPlace(box, leader, cost + _AMBIGUOUS * is_ambiguous + _CROSSED * num_crossed))
+    return sorted(places, key=lambda place: place.cost)
 
 
 def _beside(point: Point, size: Size, radius: float) -> list[tuple[Box, float]]:
@@ -177,20 +177,20 @@ def _beside(point: Point, size: Size, radius: float) -> list[tuple[Box, float]]:
 
 def _apart(point: Point, size: Size, radius: float) -> list[tuple[Box, float]]:
     """List positions on ovals around a point, ever farther away."""
-    found = []
+    places = []
     for distance in _DISTANCES:
         for turn in range(_NUM_DIRECTIONS):
             angle = 2 * math.pi * turn / _NUM_DIRECTIONS
             x = point[0] + math.cos(angle) * (radius + distance + size[0] / 2)
             y = point[1] + math.sin(angle) * (radius + distance + size[1] / 2)
             box = _box(x, y, size)
-            found.append((box, len(_SIDES) + math.dist(box.nearest(point), point)))
-    return found
+            places.append((box, len(_SIDES) + math.dist(box.nearest(point), point)))
+    return places
 
 
 def _anywhere(point: Point, size: Size, frame: Box) -> list[tuple[Box, float]]:
     """List positions all over the frame, for a label that finds none nearby."""
-    found = []
+    places = []
     columns = max(1, int((frame.right - frame.left) // (0.5 * size[0] + 20)))
     rows = max(1, int((frame.top - frame.bottom) // (size[1] + 2 * _CLEARANCE)))
     for column in range(columns + 1):
@@ -198,8 +198,8 @@ def _anywhere(point: Point, size: Size, frame: Box) -> list[tuple[Box, float]]:
             x = frame.left + size[0] / 2 + (frame.right - frame.left - size[0]) * column / columns
             y = frame.bottom + size[1] / 2 + (frame.top - frame.bottom - size[1]) * row / rows
             box = _box(x, y, size)
-            found.append((box, 2 * len(_SIDES) + math.dist(box.nearest(point), point)))
-    return found
+            places.append((box, 2 * len(_SIDES) + math.dist(box.nearest(point), point)))
+    return places
 
 
 def _box(x: float, y: float, size: Size) -> Box:

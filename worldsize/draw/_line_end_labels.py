@@ -50,36 +50,36 @@ def label_ends(picture: Picture) -> None:
 
 def spread(centres: Sequence[float], heights: Sequence[float], most: float) -> list[float]:
     """Compute centres of labels between 0 and `most` that do not overlap, as near as possible to the given centres."""
-    order = sorted(range(len(centres)), key=lambda place: (centres[place], -place))
+    order = sorted(range(len(centres)), key=lambda index: (centres[index], -index))
     groups: list[tuple[float, list[int]]] = []  # lower edge and members of each stack of touching labels
-    for place in order:
-        groups.append((_lower_edge([place], centres, heights, most), [place]))
+    for index in order:
+        groups.append((_lower_edge([index], centres, heights, most), [index]))
         while len(groups) > 1 and groups[-2][0] + sum(heights[one] for one in groups[-2][1]) > groups[-1][0]:
             (_, below), (_, above) = groups[-2:]
             members = below + above
             groups[-2:] = [(_lower_edge(members, centres, heights, most), members)]
     found = [0.0] * len(centres)
     for edge, members in groups:
-        for place in members:
-            found[place] = edge + heights[place] / 2
-            edge += heights[place]
+        for index in members:
+            found[index] = edge + heights[index] / 2
+            edge += heights[index]
     return found
 
 
 def _write(axes: Axes, label: str) -> Annotation:
     """Write a label at the lower right corner of a panel, from where it is moved up."""
-    place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "center"}
+    position: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "center"}
     return axes.annotate(
-        fill(label, _LONGEST), (1, 0), (_WAY + _SAMPLE + 4, 0), fontsize=_FONT_SIZE, color=INK, **place
+        fill(label, _LONGEST), (1, 0), (_WAY + _SAMPLE + 4, 0), fontsize=_FONT_SIZE, color=INK, **position
     )
 
 
 def _lower_edge(members: Sequence[int], centres: Sequence[float], heights: Sequence[float], most: float) -> float:
     """Return the lower edge that centres a stack of labels on their positions, kept between 0 and `most`."""
     before, total = 0.0, 0.0
-    for place in members:
-        total += centres[place] - before - heights[place] / 2
-        before += heights[place]
+    for index in members:
+        total += centres[index] - before - heights[index] / 2
+        before += heights[index]
     return max(0.0, min(total / len(members), most - before))
 
 

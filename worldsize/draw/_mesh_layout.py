@@ -58,7 +58,7 @@ class RankMesh:
 
     def edges(self, side: int) -> list[float]:
         """The start of each column (side 0) or row (side 1), in cells: blocks of the outer axes are set apart."""
-        count = 1 + max(place[side] for place in self.places.values())
+        count = 1 + max(cell[side] for cell in self.places.values())
         sizes = list(reversed(self.sizes.values()))[side::2] if len(self.sizes) > 1 else []
         spans = [math.prod(sizes[:depth]) for depth in range(1, len(sizes))]
         return [index + _GAP * sum(index // span for span in spans) for index in range(count)]
@@ -66,11 +66,11 @@ class RankMesh:
     def _place(self, where: tuple[int, ...]) -> Place:
         if len(where) == 1:
             return where[0] % _WRAP, where[0] // _WRAP
-        place, spans = [0, 0], [1, 1]
+        cell, spans = [0, 0], [1, 1]
         for depth, (at, size) in enumerate(zip(reversed(where), reversed(self.sizes.values()), strict=True)):
-            place[depth % 2] += at * spans[depth % 2]
+            cell[depth % 2] += at * spans[depth % 2]
             spans[depth % 2] *= size
-        return place[0], place[1]
+        return cell[0], cell[1]
 
 
 def mesh_of(axes: Mapping[str, int] | DeviceMesh) -> RankMesh:
@@ -93,14 +93,14 @@ def mesh_of(axes: Mapping[str, int] | DeviceMesh) -> RankMesh:
 
 def rectangles(places: Sequence[Place]) -> list[tuple[Place, Place]]:
     """Cover exactly these cells with rectangles, each given by its first and last cell."""
-    left, found = set(places), []
+    left, covered = set(places), []
     while left:
-        column, row = first = min(left, key=lambda place: (place[1], place[0]))
+        column, row = first = min(left, key=lambda cell: (cell[1], cell[0]))
         while (column + 1, row) in left:
             column += 1
         across = range(first[0], column + 1)
         while all((one, row + 1) in left for one in across):
             row += 1
         left -= set(product(across, range(first[1], row + 1)))
-        found.append((first, (column, row)))
-    return found
+        covered.append((first, (column, row)))
+    return covered

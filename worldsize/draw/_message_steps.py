@@ -78,7 +78,7 @@ def rounds(events: Iterable[Event]) -> list[Round]:
     rank's concurrent transfers share a step, and a straggler delays a step but does not split it.
     """
     operated = [(_transfer(parts), {event.rank: event for event in parts}) for parts in operations(events)]
-    operated.sort(key=lambda one: (one[0].start_s, one[0].end_s, one[0].ranks))
+    operated.sort(key=lambda pair: (pair[0].start_s, pair[0].end_s, pair[0].ranks))
     slack_s = _ROUNDING * max((transfer.end_s for transfer, _ in operated), default=0.0)
     behind: dict[int, _FinishedSteps] = defaultdict(_FinishedSteps)
     steps: dict[int, list[Transfer]] = defaultdict(list)
@@ -88,7 +88,7 @@ def rounds(events: Iterable[Event]) -> list[Round]:
         steps[step].append(transfer)
         for rank, event in parts.items():
             behind[rank].add(event.end_s, step)
-    return [Round(tuple(sorted(steps[step], key=lambda one: one.ranks))) for step in sorted(steps)]
+    return [Round(tuple(sorted(steps[step], key=lambda transfer: transfer.ranks))) for step in sorted(steps)]
 
 
 class _FinishedSteps:
@@ -100,16 +100,16 @@ class _FinishedSteps:
 
     def at(self, time_s: float) -> int:
         """Return the latest step that had ended by then; 0 if none had."""
-        place = bisect_right(self._ends_s, time_s)
-        return self._steps[place - 1] if place else 0
+        index = bisect_right(self._ends_s, time_s)
+        return self._steps[index - 1] if index else 0
 
     def add(self, end_s: float, step: int) -> None:
         """Record that the rank has finished this step from `end_s` on."""
         if self.at(end_s) >= step:
             return
-        place = bisect_right(self._ends_s, end_s)
-        until = bisect_right(self._steps, step, lo=place)
-        self._ends_s[place:until], self._steps[place:until] = [end_s], [step]
+        index = bisect_right(self._ends_s, end_s)
+        until = bisect_right(self._steps, step, lo=index)
+        self._ends_s[index:until], self._steps[index:until] = [end_s], [step]
 
 
 def _transfer(parts: Sequence[Event]) -> Transfer:

@@ -89,9 +89,9 @@ def way(layout: NodeLayout, path: Sequence[str], peer_x: float) -> Way:
 def _end(name: str, cluster: Cluster) -> PathEnd:
     if name in ("host", *_STORES):
         return PathEnd(name)
-    if not (found := re.fullmatch(r"(?:node(\d+)\.)?gpu(\d+)", str(name))):
+    if not (match := re.fullmatch(r"(?:node(\d+)\.)?gpu(\d+)", str(name))):
         raise ValueError(f'{name!r} is not an end of a path; give "gpu0", "node1.gpu0", "host", "storage" or "drives".')
-    node, gpu = int(found[1] or 0), int(found[2])
+    node, gpu = int(match[1] or 0), int(match[2])
     if node >= cluster.num_nodes or gpu >= cluster.gpus_per_node:
         raise ValueError(
             f"{cluster.name} has no {name}; it has {cluster.num_nodes} node{'s' * (cluster.num_nodes > 1)} of "
@@ -129,7 +129,7 @@ def _to_peer(layout: NodeLayout, gpu: int, hops: Sequence[Hop], peer_x: float) -
     parts = layout.parts
     nic, network = layout.cluster.nic_of(gpu), parts["network"]
     own = parts[f"nic{nic}"]
-    nics = [place for place, hop in enumerate(hops) if hop.kind == "nic"]
+    nics = [index for index, hop in enumerate(hops) if hop.kind == "nic"]
     before, through, after = hops[: nics[0]], hops[nics[0] + 1 : nics[1]], hops[nics[1] + 1 :]
     return [
         Leg(_to_nic(layout, gpu, nic), list(before)),

@@ -71,9 +71,9 @@ class Circle:
 
     def curves(self, ranks: Sequence[int], transfers: Iterable[Transfer]) -> Iterator[tuple[Transfer, Curve]]:
         """Yield the arrow of each message, and the spokes of each collective."""
-        place = {rank: number for number, rank in enumerate(ranks)}
+        index = {rank: number for number, rank in enumerate(ranks)}
         for transfer in transfers:
-            nodes = [place[rank] for rank in transfer.ranks]
+            nodes = [index[rank] for rank in transfer.ranks]
             for curve in [self.arrow(*nodes)] if transfer.is_message else map(self.spoke, nodes):
                 yield transfer, curve
 

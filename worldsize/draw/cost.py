@@ -49,7 +49,7 @@ def cost(
     """
     low, high = _range(algorithms, sizes_bytes)
     costs = {label: _function(label, algorithm) for label, algorithm in algorithms.items()}
-    found = crossovers(algorithms, (low, high))
+    crossings = crossovers(algorithms, (low, high))
 
     picture = Picture(9, 4.2)
     axes = picture.subplots()
@@ -63,13 +63,13 @@ def cost(
     for label, points in (measured or {}).items():
         _draw_points(axes, label, points, *styles[label])
     axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel="time")
-    for place, (size, _, new) in enumerate(found):
-        _mark(axes, size, costs[new](size), new, place)
+    for index, (size, _, new) in enumerate(crossings):
+        _mark(axes, size, costs[new](size), new, index)
     axes.set_xlim(low / 1.15, high * 1.15)
     _label_units(axes)
     picture.legend_below(ncols=min(4, len(axes.get_legend_handles_labels()[1])), handlelength=3.2)
     finish(axes, title)
-    fastest = _describe_fastest(costs, (low, high), _shared(algorithms, low, high), found)
+    fastest = _describe_fastest(costs, (low, high), _shared(algorithms, low, high), crossings)
     picture.alt = f"{title}, from {_size(low)} to {_size(high)}: {fastest}. {_ends(costs, low, high)}."
     if measured:
         picture.alt += f" Points show measurements of {', '.join(measured)}."
@@ -85,7 +85,7 @@ def crossovers(
     """
     costs = {label: _function(label, algorithm) for label, algorithm in algorithms.items()}
     low, high = _shared(algorithms, *sizes_bytes)
-    found: list[Crossover] = []
+    crossings: list[Crossover] = []
     grid = _spaced(low, high) if low < high else []
     for left, right in pairwise(grid):
         while (old := _fastest(costs, left)) != _fastest(costs, right):
@@ -93,9 +93,9 @@ def crossovers(
             for _ in range(_HALVINGS):
                 middle = math.sqrt(below * above)
                 below, above = (middle, above) if _fastest(costs, middle) == old else (below, middle)
-            found.append((above, old, _fastest(costs, above)))
+            crossings.append((above, old, _fastest(costs, above)))
             left = above
-    return found
+    return crossings
 
 
 def _range(algorithms: Mapping[str, Cost], sizes_bytes: tuple[float, float] | None) -> tuple[float, float]:
@@ -133,12 +133,12 @@ def _between(series: Mapping[float, float]) -> Callable[[float], float]:
     sizes = sorted(series)
 
     def time_s(size_bytes: float) -> float:
-        place = bisect_left(sizes, size_bytes)
-        if place < len(sizes) and math.isclose(sizes[place], size_bytes):
-            return series[sizes[place]]
-        if place in (0, len(sizes)):
+        index = bisect_left(sizes, size_bytes)
+        if index < len(sizes) and math.isclose(sizes[index], size_bytes):
+            return series[sizes[index]]
+        if index in (0, len(sizes)):
             return math.nan
-        low, high = sizes[place - 1], sizes[place]
+        low, high = sizes[index - 1], sizes[index]
         share = math.log(size_bytes / low) / math.log(high / low)
         return series[low] ** (1 - share) * series[high] ** share
 
@@ -188,10 +188,10 @@ def _draw_points(
     axes.errorbar(list(middle), list(middle.values()), (below, above), label=name, capsize=4, **style)
 
 
-def _mark(axes: Axes, size: float, time_s: float, new: str, place: int) -> None:
+def _mark(axes: Axes, size: float, time_s: float, new: str, index: int) -> None:
     axes.axvline(size, color=INK, linewidth=0.9, linestyle=(0, (1, 2)))
     axes.plot(size, time_s, color=INK, marker="X", markersize=9, markeredgecolor="white", zorder=5)
-    at = {"xycoords": ("data", "axes fraction"), "xytext": (5, -6 - 16 * place), "textcoords": "offset points"}
+    at = {"xycoords": ("data", "axes fraction"), "xytext": (5, -6 - 16 * index), "textcoords": "offset points"}
     text = f"from {_size(size)}: {new}"
     axes.annotate(text, (size, 1), **at, va="top", fontsize=9, color=INK, bbox=white_box(1.5))
 

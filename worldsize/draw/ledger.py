@@ -88,9 +88,9 @@ def ledger(table: Entries, title: str = "Your predictions") -> Picture:
     axes = picture.subplots()
     furthest = min(_FURTHEST, max(10.0, *(row.factor for row in rows)))
     _draw_scale(axes, furthest)
-    for place, row in enumerate(rows):
-        axes.axhline(place, color=FAINT, linewidth=0.5, zorder=0.5)
-        _draw_row(axes, place, row, furthest)
+    for index, row in enumerate(rows):
+        axes.axhline(index, color=FAINT, linewidth=0.5, zorder=0.5)
+        _draw_row(axes, index, row, furthest)
     axes.set_yticks(range(len(rows)), names, fontsize=9)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -122,19 +122,19 @@ def _draw_scale(axes: Axes, furthest: float) -> None:
     axes.set_xlabel("prediction / result (shaded: within a factor of two)")
 
 
-def _draw_row(axes: Axes, place: int, row: _LedgerRow, furthest: float) -> None:
+def _draw_row(axes: Axes, index: int, row: _LedgerRow, furthest: float) -> None:
     if row.ratio is None:
         style = {"ha": "center", "va": "center", "fontsize": 8.5, "fontstyle": "italic", "color": INK}
-        axes.text(1, place, row.text, bbox=white_box(1.5), **style)
+        axes.text(1, index, row.text, bbox=white_box(1.5), **style)
         return
     at = min(furthest, max(1 / furthest, row.ratio))
     marker = "o" if row.is_near else "<" if row.ratio < 1 else ">"
     colour = GREEN if row.is_near else VERMILLION
-    axes.plot(at, place, color=colour, marker=marker, markersize=9, markeredgecolor="white")
+    axes.plot(at, index, color=colour, marker=marker, markersize=9, markeredgecolor="white")
     # the text goes on the side with more room
     offset, side = ((9, 0), "left") if row.ratio < 1 else ((-9, 0), "right")
     style = {"ha": side, "va": "center", "color": INK, "bbox": white_box(0.8, alpha=0.8)}
-    label_point(axes, row.text, (at, place), offset, fontsize=8.5, **style)
+    label_point(axes, row.text, (at, index), offset, fontsize=8.5, **style)
 
 
 def _alt(rows: Sequence[_LedgerRow], title: str, summary: str) -> str:

@@ -132,7 +132,7 @@ def _stack(label: str, levels: Mapping[str, Levels]) -> _Stack:
             )
         starts = [time_s for time_s, _ in changes]
         places = [bisect_right(starts, time_s) for time_s in times_s]
-        sizes[name] = [changes[place - 1][1] if place else 0.0 for place in places]
+        sizes[name] = [changes[index - 1][1] if index else 0.0 for index in places]
     return _Stack(times_s, sizes)
 
 

@@ -43,7 +43,7 @@ def _levels(use: MemoryUse) -> dict[str, list[tuple[float, float]]]:
 
 
 def _name_holdings(axes: Axes, use: MemoryUse, room: float) -> None:
-    lines = [_cut(str(one)) for one in use.holdings[:_NUM_HOLDINGS]]
+    lines = [_cut(str(holding)) for holding in use.holdings[:_NUM_HOLDINGS]]
     axes.set_ylim(0, axes.get_ylim()[1] / 1.25 * room)
     text = "\n".join(["most at the peak:", *lines])
     axes.text(0.01, 0.98, text, transform=axes.transAxes, va="top", fontsize=7, parse_math=False, bbox=white_box())

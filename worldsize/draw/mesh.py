@@ -153,12 +153,12 @@ def _name_places(panel: Axes, shape: RankMesh, layout: _MeshLayout) -> None:
         is_narrow = side == 0 and span * layout.width_in < 0.4
         for start in range(0, len(edges), span):
             middle = (edges[start] + edges[start + span - 1] + 1) / 2
-            place = {"x": middle, "y": -layout.level_up(level), "ha": "center", "va": "bottom"}
+            position = {"x": middle, "y": -layout.level_up(level), "ha": "center", "va": "bottom"}
             if side == 1:
-                place = {"x": (-0.08 - 0.42 * level) / layout.width_in, "y": middle, "ha": "right", "va": "center"}
+                position = {"x": (-0.08 - 0.42 * level) / layout.width_in, "y": middle, "ha": "right", "va": "center"}
             number = start // span % size
             text = f"{number}" if is_narrow and number else f"{name} {number}"
-            panel.text(s=text, fontsize=9, color=INK, fontweight="bold" if level else "normal", **place)
+            panel.text(s=text, fontsize=9, color=INK, fontweight="bold" if level else "normal", **position)
         spans[side] *= size
 
 

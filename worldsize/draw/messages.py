@@ -45,7 +45,8 @@ def messages(run: Timeline, title: str = "", num_steps: int = 64) -> Messages:
             "The run has no messages to draw: let its ranks send and receive, or call collectives, in `ws.run(...)`."
         )
     ranks = sorted(
-        {rank for step in steps for one in step.transfers for rank in one.ranks} | {e.rank for e in run.events}
+        {rank for step in steps for transfer in step.transfers for rank in transfer.ranks}
+        | {e.rank for e in run.events}
     )
     return Messages(ranks, steps[:num_steps], len(steps), title, _alt(ranks, steps, title))
 

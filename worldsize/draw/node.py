@@ -196,18 +196,18 @@ def _draw_head(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
 def _spaced(points: Sequence[tuple[float, float]], number: int) -> list[tuple[float, float]]:
     """Return points that divide a line evenly."""
     lengths = [math.dist(one, other) for one, other in pairwise(points)]
-    found = []
-    for place in range(1, number + 1):
-        left = sum(lengths) * place / (number + 1)
+    spaced = []
+    for index in range(1, number + 1):
+        left = sum(lengths) * index / (number + 1)
         for (x0, y0), (x1, y1), length in [
             (*ends, length) for ends, length in zip(pairwise(points), lengths, strict=True)
         ]:
             if left <= length or (x1, y1) == tuple(points[-1]):
                 part = min(1.0, left / length) if length else 0.0
-                found.append((x0 + part * (x1 - x0), y0 + part * (y1 - y0)))
+                spaced.append((x0 + part * (x1 - x0), y0 + part * (y1 - y0)))
                 break
             left -= length
-    return found
+    return spaced
 
 
 def _draw_badge(axes: Axes, x: float, y: float, number: int, is_slowest: bool) -> None:

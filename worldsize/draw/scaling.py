@@ -120,9 +120,9 @@ def _label_efficiency(axes: Axes, right: Axes, speedups: Mapping[int, float]) ->
         at = n, 100 * speedup / n
         height_px = right.transData.transform(at)[1]
         is_above = height_px >= axes.transData.transform((n, speedup))[1] or height_px < least_px
-        place = {"xytext": (0, 7 if is_above else -7), "textcoords": "offset points", "ha": "center"}
+        position = {"xytext": (0, 7 if is_above else -7), "textcoords": "offset points", "ha": "center"}
         style = {"va": "bottom" if is_above else "top", "fontsize": 9, "color": INK, "bbox": white_box(0.5)}
-        right.annotate(f"{speedup / n:.0%}", at, **place, **style)
+        right.annotate(f"{speedup / n:.0%}", at, **position, **style)
 
 
 def _finish(picture: Picture, axes: Axes, right: Axes, ranks: Sequence[int], title: str) -> None:

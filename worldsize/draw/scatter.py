@@ -91,7 +91,7 @@ def _named(points: Named | Mapping[str, Named] | Sequence[Sequence[str | float]]
     named = []
     for key, value in points.items():
         within = (
-            {(key, name): place for name, place in value.items()} if isinstance(value, Mapping) else {("", key): value}
+            {(key, name): point for name, point in value.items()} if isinstance(value, Mapping) else {("", key): value}
         )
         named += [_Point(name, float(x), float(y), family) for (family, name), (x, y) in within.items()]
     return named

@@ -148,8 +148,8 @@ def _draw(
     picture = Picture(_WIDTH, layout.total, layout=None)
     top = layout.total - layout.title
     if title:
-        place = layout.left / _WIDTH, (top + 0.08) / layout.total
-        picture.text(*place, layout.heading, fontsize=_LARGE_PT, fontweight="bold", color=INK)
+        position = layout.left / _WIDTH, (top + 0.08) / layout.total
+        picture.text(*position, layout.heading, fontsize=_LARGE_PT, fontweight="bold", color=INK)
     panels = []
     for part in layout.parts:
         top -= layout.head(part) + layout.panel(part)

@@ -50,11 +50,17 @@ def controls_of(function: Callable[..., Any], ranges: Mapping[str, Any]) -> tupl
         raise ValueError(f"explore needs a function, such as explore(step_time_s, ...); got {function!r}.")
     parameters = _parameters(function)
     name = getattr(function, "__name__", "the function")
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    named = {key: one for key, one in parameters.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    named = {
+        key: parameter
+        for key, parameter in parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
     if parameters and not takes_any and (unknown := sorted(ranges.keys() - named)):
         raise ValueError(f"{name} has no argument {unknown[0]!r}: it has {', '.join(named) or 'none'}.")
-    if missing := [key for key, one in named.items() if one.default is one.empty and key not in ranges]:
+    if missing := [
+        key for key, parameter in named.items() if parameter.default is parameter.empty and key not in ranges
+    ]:
         raise ValueError(f"{name} needs {missing[0]}: give it a range, such as {missing[0]}=(1, 64), or a value.")
     controls, fixed = [], {}
     for key, given in ranges.items():
@@ -85,7 +91,7 @@ def _control(name: str, given: Any, default: Any) -> Control | None:
     if isinstance(given, list | Mapping) and given:
         pairs = given.items() if isinstance(given, Mapping) else ((_text(name, value), value) for value in given)
         options = [(str(text), value) for text, value in pairs]
-        start = next((place for place, (_, value) in enumerate(options) if _is_same(value, default)), 0)
+        start = next((index for index, (_, value) in enumerate(options) if _is_same(value, default)), 0)
         return Control(name, "list", options, start)
     return None
 
@@ -95,7 +101,7 @@ def _slider(name: str, positions: list[Any], default: Any) -> Control:
     if _is_number(default):
         if positions[0] < default < positions[-1]:
             positions = sorted({*positions, default})
-        start = min(range(len(positions)), key=lambda place: abs(positions[place] - default))
+        start = min(range(len(positions)), key=lambda index: abs(positions[index] - default))
     return Control(name, "slider", [(_text(name, value), value) for value in positions], start)
 
 
@@ -129,7 +135,7 @@ def _added(name: str, low: Any, high: Any, step: Any) -> list[Any]:
     step = (high - low) / _MOST_STEPS if step is None else step
     if not (_is_number(step) and step > 0):
         raise ValueError(f"{name}: the step {step!r} is neither a number above 0 nor of the form 'x2'.")
-    return [_neat(low + place * step) for place in range(_count(name, (high - low) / step))]
+    return [_neat(low + index * step) for index in range(_count(name, (high - low) / step))]
 
 
 def _multiplied(name: str, low: Any, high: Any, step: str) -> list[Any]:
@@ -139,7 +145,7 @@ def _multiplied(name: str, low: Any, high: Any, step: str) -> list[Any]:
         factor = 0.0
     if not (low > 0 and step.startswith("x") and 1 < factor < math.inf):
         raise ValueError(f"{name}: to multiply, start above 0 and give a factor above 1, such as (1, 1024, 'x2').")
-    values = [low * factor**place for place in range(_count(name, math.log(high / low) / math.log(factor)))]
+    values = [low * factor**index for index in range(_count(name, math.log(high / low) / math.log(factor)))]
     whole = _are_int(low, high) and sorted({round(value) for value in values})
     return whole or [_neat(value) for value in values]
 

@@ -86,7 +86,9 @@ class Explorer:
 
     def sentence(self) -> str:
         """Describe the function, its first values and their ranges."""
-        settings = [f"{one.name} = {one.text(one.value)} ({one.describe()})" for one in self.controls]
+        settings = [
+            f"{control.name} = {control.text(control.value)} ({control.describe()})" for control in self.controls
+        ]
         return f"{self.name} with {', '.join(settings)}." if settings else f"{self.name}."
 
     def _stills_of(self, parts: list[Part]) -> list[dict[str, str]]:

@@ -43,8 +43,8 @@ class FigureImage:
         if known is None:
             return self.sharp(places)
         self.figure.set_layout_engine("none")
-        for axes, place in zip(self.figure.axes, known, strict=True):
-            axes.set_position(place)
+        for axes, box in zip(self.figure.axes, known, strict=True):
+            axes.set_position(box)
         image = self._image(SCREEN_DPI)
         self.figure.set_layout_engine(engine)
         for axes in self.figure.axes:

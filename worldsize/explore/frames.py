@@ -33,12 +33,12 @@ def positions(controls: Sequence[Control], most: int) -> list[list[int]]:
 
     The ends and the start of a slider always have one; a list and a check box keep all their positions.
     """
-    kept = [list(range(len(one.options))) for one in controls]
+    kept = [list(range(len(control.options))) for control in controls]
     while prod(map(len, kept)) > most:
-        sliders = [place for place, one in enumerate(controls) if one.kind == "slider" and len(kept[place]) > 3]
+        sliders = [index for index, control in enumerate(controls) if control.kind == "slider" and len(kept[index]) > 3]
         if not sliders:
             break
-        largest = max(sliders, key=lambda place: len(kept[place]))
+        largest = max(sliders, key=lambda index: len(kept[index]))
         kept[largest] = _thinned(controls[largest], len(kept[largest]) - 1)
     return kept
 
@@ -49,8 +49,10 @@ def html(controls: Sequence[Control], most: int, frame: Callable[[Mapping[str, A
     fields = "".join(map(_field, controls, kept))
     frames = []
     for places in product(*kept):
-        chosen = {one.name: one.options[place][1] for one, place in zip(controls, places, strict=True)}
-        is_first = all(place == one.start for one, place in zip(controls, places, strict=True))
+        chosen = {
+            control.name: control.options[position][1] for control, position in zip(controls, places, strict=True)
+        }
+        is_first = all(position == control.start for control, position in zip(controls, places, strict=True))
         at = ",".join(map(str, places))
         frames.append(f'<div class="frame" data-at="{at}"{"" if is_first else " hidden"}>{frame(chosen)}</div>')
     folder = files("worldsize.explore")
@@ -63,8 +65,8 @@ def html(controls: Sequence[Control], most: int, frame: Callable[[Mapping[str, A
 def _thinned(control: Control, num: int) -> list[int]:
     """Choose about `num` evenly spread positions, with both ends and the start."""
     last = len(control.options) - 1
-    spread = {round(place * last / (num - 1)) for place in range(num)}
-    others = sorted(spread - {0, last, control.start}, key=lambda place: abs(place - control.start))
+    spread = {round(index * last / (num - 1)) for index in range(num)}
+    others = sorted(spread - {0, last, control.start}, key=lambda position: abs(position - control.start))
     while len(others) > max(0, num - len({0, last, control.start})):
         others.pop(0)  # the position next to the start shows least
     return sorted({0, last, control.start, *others})
@@ -72,15 +74,15 @@ def _thinned(control: Control, num: int) -> list[int]:
 
 def _field(control: Control, kept: Sequence[int]) -> str:
     name, start = escape(control.name), kept.index(control.start)
-    texts = [escape(control.options[place][0]) for place in kept]
+    texts = [escape(control.options[position][0]) for position in kept]
     if control.kind == "slider":
         spoken = "|".join(texts)
         field = f'<input type="range" min="0" max="{len(kept) - 1}" value="{start}" data-texts="{spoken}"'
         field += f' data-places="{",".join(map(str, kept))}"><output>{texts[start]}</output>'
     else:
         options = "".join(
-            f'<option value="{place}"{" selected" if place == control.start else ""}>{text}</option>'
-            for place, text in zip(kept, texts, strict=True)
+            f'<option value="{position}"{" selected" if position == control.start else ""}>{text}</option>'
+            for position, text in zip(kept, texts, strict=True)
         )
         field = f"<select>{options}</select>"
     return f"<label><span>{name}</span> {field}</label>"

@@ -101,7 +101,9 @@ class Panel:
 
     def _spoken(self) -> str:
         """Return the text for a screen reader after a move: it reads a slider's position, not the value next to it."""
-        set_to = [f"{one.name} = {one.text(self.controls[one.name].value)}" for one in self._explored.controls]
+        set_to = [
+            f"{control.name} = {control.text(self.controls[control.name].value)}" for control in self._explored.controls
+        ]
         return f"{', '.join(set_to)}: {' '.join(part.text.rstrip('.') + '.' for part in self.parts)}"
 
     def _show(self, is_sharp: bool = False) -> None:
@@ -124,7 +126,7 @@ class Panel:
 def _widget(control: Control, controls: Sequence[Control]) -> Any:
     if control.kind == "box":
         return widgets.Checkbox(description=control.name, value=control.value, indent=False)
-    longest = max(len(one.name) for one in controls)
+    longest = max(len(control.name) for control in controls)
     style = {"description_width": f"{0.6 * longest + 0.5:.1f}em"}
     layout = widgets.Layout(width=f"{23 + 0.6 * longest:.0f}em", max_width="100%")
     make = widgets.SelectionSlider if control.kind == "slider" else widgets.Dropdown

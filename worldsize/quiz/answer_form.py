@@ -69,7 +69,7 @@ class _Radio:
     def __init__(self, answer: Options, label: str = "") -> None:
         import ipywidgets as widgets
 
-        options = [(inline(option.text), place) for place, option in enumerate(answer.options)]
+        options = [(inline(option.text), index) for index, option in enumerate(answer.options)]
         kind = widgets.Dropdown if label else widgets.RadioButtons
         options = [("", None), *options] if label else options
         self.field = kind(options=options, value=None, description=label, layout=_wide())
@@ -90,7 +90,7 @@ class _Boxes:
         ]
 
     def response(self) -> Any:
-        return [place for place, box in enumerate(self.widgets) if box.value]
+        return [index for index, box in enumerate(self.widgets) if box.value]
 
 
 class _Typed:
@@ -116,7 +116,7 @@ class _Places:
         import ipywidgets as widgets
 
         self.num = len(answer.shown)
-        places = [("", None)] + [(str(place + 1), place) for place in range(self.num)]
+        places = [("", None)] + [(str(index + 1), index) for index in range(self.num)]
         self.fields = [widgets.Dropdown(options=places, value=None, layout={"width": "4.5em"}) for _ in answer.shown]
         rows = zip(self.fields, answer.shown, strict=True)
         self.widgets = [widgets.HBox([field, widgets.HTMLMath(html(text))]) for field, text in rows]
@@ -127,7 +127,7 @@ class _Places:
             return []
         if sorted(chosen) != list(range(self.num)):
             raise ValueError(f"Give each of the places 1 to {self.num} once.")
-        return [chosen.index(place) for place in range(self.num)]
+        return [chosen.index(index) for index in range(self.num)]
 
 
 class _Blanks:
@@ -135,8 +135,8 @@ class _Blanks:
 
     def __init__(self, answer: Gaps) -> None:
         self.fields = {
-            name: _Radio(gap, f"({place})") if isinstance(gap, Options) else _Typed(gap, f"({place})")
-            for place, (name, gap) in enumerate(answer.gaps.items(), start=1)
+            name: _Radio(gap, f"({index})") if isinstance(gap, Options) else _Typed(gap, f"({index})")
+            for index, (name, gap) in enumerate(answer.gaps.items(), start=1)
         }
         self.widgets = [widget for field in self.fields.values() for widget in field.widgets]
 

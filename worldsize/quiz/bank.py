@@ -40,7 +40,7 @@ class Steps(Strict):
     def values(self) -> list[int | float]:
         """All the numbers."""
         num_steps = int((self.high - self.low) / self.step + 1e-9)
-        return [round(self.low + place * self.step, 12) for place in range(num_steps + 1)]
+        return [round(self.low + index * self.step, 12) for index in range(num_steps + 1)]
 
 
 class Choice(Strict):
@@ -349,7 +349,7 @@ def _problems(error: ValidationError, data: dict[str, Any], text: str) -> list[s
     problems = []
     for problem in error.errors():
         # pydantic inserts the name of the discriminated kind, which is not part of the location
-        loc = tuple(part for place, part in enumerate(problem["loc"]) if not (part in _KINDS and place))
+        loc = tuple(part for index, part in enumerate(problem["loc"]) if not (part in _KINDS and index))
         said = problem["msg"].removeprefix("Value error, ").rstrip(".")
         problems.append(f"line {_line(text, loc)}, {_where(loc, data)}: {said}.")
     return problems

@@ -83,9 +83,9 @@ def _is_empty(response: Any) -> bool:
 
 def _mark_options(answer: Options, response: Iterable[int]) -> Marked:
     chosen = {response} if isinstance(response, int) else set(response)
-    if not all(isinstance(place, int) and 0 <= place < len(answer.options) for place in chosen):
+    if not all(isinstance(index, int) and 0 <= index < len(answer.options) for index in chosen):
         raise ValueError(f"{sorted(map(str, chosen))} are not numbers of its {len(answer.options)} options")
-    options = [answer.options[place] for place in sorted(chosen)]
+    options = [answer.options[index] for index in sorted(chosen)]
     if answer.single:
         share = float(chosen == answer.right)
     else:
@@ -131,9 +131,9 @@ def _mark_gaps(answer: Gaps, response: Mapping[str, Any]) -> Marked:
         raise ValueError(f"there is no gap {unknown[0]!r}; the gaps are {', '.join(answer.gaps)}")
     marked = [mark_answer(gap, response.get(name)) for name, gap in answer.gaps.items()]
     return Marked(
-        sum(one.share for one in marked) / len(marked),
-        tuple(said for one in marked for said in one.misconceptions),
-        tuple(said for one in marked for said in one.feedback),
+        sum(part.share for part in marked) / len(marked),
+        tuple(said for part in marked for said in part.misconceptions),
+        tuple(said for part in marked for said in part.feedback),
     )
 
 

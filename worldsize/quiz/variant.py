@@ -39,7 +39,7 @@ class Options:
     @property
     def right(self) -> set[int]:
         """The indices of the correct options."""
-        return {place for place, option in enumerate(self.options) if option.correct}
+        return {index for index, option in enumerate(self.options) if option.correct}
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Order:
     @property
     def in_order(self) -> tuple[str, ...]:
         """The texts in the right order."""
-        return tuple(self.shown[place] for place in self.places)
+        return tuple(self.shown[index] for index in self.places)
 
 
 @dataclass(frozen=True)
@@ -227,13 +227,13 @@ def _gap(
 
 def _options(asked: bank.Choices, names: dict[str, Value], rng: random.Random) -> Options:
     options = []
-    for place, choice in enumerate(asked.choice):
+    for index, choice in enumerate(asked.choice):
         value = None if choice.value is None else _number(choice.value, names)
         if value is None:
             text = fill(choice.text or "", names)
         else:
             text = f"{significant(value, asked.digits)} {asked.unit or ''}".strip()
-        options.append(Option(text, choice.correct, fill(choice.feedback, names), choice.misconception, value, place))
+        options.append(Option(text, choice.correct, fill(choice.feedback, names), choice.misconception, value, index))
     if len({option.text for option in options}) < len(options):
         raise ValueError(f"two of its choices have the same text: {', '.join(option.text for option in options)}")
     rng.shuffle(options)
@@ -269,7 +269,7 @@ def _order(question: bank.Ordering, names: dict[str, Value], rng: random.Random)
     shown = list(range(len(texts)))
     while shown == in_order:  # the items must not be shown in the right order
         rng.shuffle(shown)
-    return Order(tuple(texts[place] for place in shown), tuple(shown.index(place) for place in in_order))
+    return Order(tuple(texts[index] for index in shown), tuple(shown.index(index) for index in in_order))
 
 
 def _picture(figure: bank.Figure, names: dict[str, Value]) -> TimelinePicture:

@@ -24,7 +24,7 @@ def lost(documents: Sequence[dict[str, Any]]) -> Iterator[tuple[int, str, str]]:
     """
     for number, document in enumerate(documents):
         for kind, path, target in _NAMED:
-            there = [name_of(one) for one in documents if one.get("kind") == target]
+            there = [name_of(document) for document in documents if document.get("kind") == target]
             for name in _values(document, path) if document.get("kind") == kind and there else ():
                 if name not in there:
                     yield number, ".".join(path), f"there is no {target} {name!r} here, but {', '.join(there)}"
@@ -41,8 +41,8 @@ def name_of(document: dict[str, Any]) -> str:
 def _values(value: Any, path: Sequence[str]) -> Iterator[Any]:
     """Yield the values at a path, one for each item of a list."""
     if isinstance(value, list):
-        for one in value:
-            yield from _values(one, path)
+        for item in value:
+            yield from _values(item, path)
     elif not path:
         yield value
     elif isinstance(value, dict) and path[0] in value:
@@ -54,11 +54,11 @@ def _pods(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         if isinstance(value.get("containers"), list):
             yield value
-        for one in value.values():
-            yield from _pods(one)
+        for item in value.values():
+            yield from _pods(item)
     elif isinstance(value, list):
-        for one in value:
-            yield from _pods(one)
+        for item in value:
+            yield from _pods(item)
 
 
 def _unmounted(pod: dict[str, Any]) -> Iterator[str]:

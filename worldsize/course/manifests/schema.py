@@ -23,12 +23,12 @@ _FOLDER = Path(__file__).with_name("schemas")
 @cache
 def ours() -> Schemas:
     """Read the schemas of this package."""
-    found: dict[tuple[str, str], Schema] = {SCRIPT: _closed(_resolved(_file("slurm.yaml")["script"]))}
+    schemas: dict[tuple[str, str], Schema] = {SCRIPT: _closed(_resolved(_file("slurm.yaml")["script"]))}
     for path in sorted(_FOLDER.glob("*.yaml")):
         for kind, schema in _file(path.name).items():
             if "apiVersion" in schema:
-                found[schema["apiVersion"], kind] = _closed(_whole(kind, _resolved(schema)))
-    return found
+                schemas[schema["apiVersion"], kind] = _closed(_whole(kind, _resolved(schema)))
+    return schemas
 
 
 def saved(folder: Path | str) -> Schemas:
@@ -37,22 +37,22 @@ def saved(folder: Path | str) -> Schemas:
     Raises:
         ValueError: there is no such definition in the folder, or a file is not YAML.
     """
-    found = {}
+    schemas = {}
     for path in sorted([*Path(folder).glob("*.yaml"), *Path(folder).glob("*.yml")]):
-        for one in _definitions(path):
+        for definition in _definitions(path):
             try:
-                names, group = one["spec"]["names"], one["spec"]["group"]
-                for version in one["spec"]["versions"]:
+                names, group = definition["spec"]["names"], definition["spec"]["group"]
+                for version in definition["spec"]["versions"]:
                     schema = version["schema"]["openAPIV3Schema"]
-                    found[f"{group}/{version['name']}", names["kind"]] = _closed(_with_metadata(schema))
+                    schemas[f"{group}/{version['name']}", names["kind"]] = _closed(_with_metadata(schema))
             except (KeyError, TypeError, AttributeError) as error:
                 lack = f"lacks {error}" if isinstance(error, KeyError) else "is malformed"
                 raise ValueError(
                     f"{path}: a CustomResourceDefinition {lack}; save it again with `kubectl get crd -o yaml`"
                 ) from None
-    if not found:
+    if not schemas:
         raise ValueError(f"{folder} holds no CustomResourceDefinition; save one with `kubectl get crd -o yaml`")
-    return found
+    return schemas
 
 
 def _definitions(path: Path) -> Iterator[Any]:
@@ -63,7 +63,9 @@ def _definitions(path: Path) -> Iterator[Any]:
     for document in documents:
         one_by_one = document.get("items", [document]) if isinstance(document, dict) else []
         yield from (
-            one for one in one_by_one if isinstance(one, dict) and one.get("kind") == "CustomResourceDefinition"
+            document
+            for document in one_by_one
+            if isinstance(document, dict) and document.get("kind") == "CustomResourceDefinition"
         )
 
 
@@ -75,7 +77,7 @@ def _file(name: str) -> dict[str, Any]:
 def _resolved(schema: Any) -> Any:
     """Replace every `$ref` to a part of a file by that part; keys next to the `$ref` win."""
     if isinstance(schema, list):
-        return [_resolved(one) for one in schema]
+        return [_resolved(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     rest = {key: _resolved(value) for key, value in schema.items() if key != "$ref"}
@@ -110,7 +112,7 @@ def _closed(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     closed = {
-        key: {name: _closed(one) for name, one in value.items()}
+        key: {name: _closed(part) for name, part in value.items()}
         if key in ("properties", "patternProperties")
         else _closed(value)
         if key in ("items", "additionalProperties")

@@ -20,7 +20,7 @@ def load(text: str) -> list[Any]:
         ValueError: it is not YAML, or a mapping has a key twice, of which other loaders silently take the last.
     """
     try:
-        return [found for found in yaml.load_all(text, Loader=_Loader) if found is not None]
+        return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
 

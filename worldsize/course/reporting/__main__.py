@@ -17,12 +17,12 @@ def main(words: Sequence[str] | None = None) -> int:
     command = commands.add_parser("check", help="Find numbers that are neither computed nor cited. Nothing is run.")
     command.add_argument("notebook", type=Path, help="The report, executed and saved.")
     try:
-        found = check(read(parser.parse_args(words).notebook))
+        checked = check(read(parser.parse_args(words).notebook))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
-    print(found)
-    return 0 if found.is_clean else 1
+    print(checked)
+    return 0 if checked.is_clean else 1
 
 
 if __name__ == "__main__":

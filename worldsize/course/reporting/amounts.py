@@ -84,8 +84,8 @@ class WrittenNumber:
 
     def distance(self, other: WrittenNumber) -> float:
         """Return how far apart two numbers are, relative to the larger, with or without units, whichever is nearer."""
-        found = [(self.bare, other.bare), (self.value, other.value)]
-        return min(abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in found)
+        readings = [(self.bare, other.bare), (self.value, other.value)]
+        return min(abs(a - b) / max(abs(a), abs(b), 1e-300) for a, b in readings)
 
 
 def amounts(text: str) -> Iterator[WrittenNumber]:

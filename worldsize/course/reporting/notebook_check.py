@@ -111,7 +111,7 @@ def check(notebook: Mapping[str, Any]) -> Checked:
                 f"cell {number} from the top has {len(text):,} characters of text: "
                 f"split it into cells of at most {_LONGEST_TEXT:,}."
             )
-    defined = {found for _, text in texts for found in _DEFINITION.findall(text)}
+    defined = {name for _, text in texts for name in _DEFINITION.findall(text)}
     num_all = num_computed = num_cited = 0
     findings = []
     for cell, sentence in ((cell, sentence) for cell, text in texts for sentence in _sentences(text)):
@@ -142,8 +142,8 @@ class _Outputs:
         keyed = {
             (key, amount.text): (key, amount, cell) for amount, cell in found for key in (amount.bare, amount.value)
         }
-        self._sorted = sorted(keyed.values(), key=lambda one: one[0])
-        self._keys = [one[0] for one in self._sorted]
+        self._sorted = sorted(keyed.values(), key=lambda entry: entry[0])
+        self._keys = [entry[0] for entry in self._sorted]
 
     def __bool__(self) -> bool:
         return bool(self._keys)
@@ -163,10 +163,10 @@ class _Outputs:
     def nearest(self, claim: WrittenNumber) -> tuple[str, int]:
         """Return the output's number with the nearest ratio to the claim, and its cell."""
         places = {bisect_left(self._keys, at) + by for at in (claim.bare, claim.value) for by in (-2, -1, 0, 1)}
-        near = [self._sorted[place] for place in places if 0 <= place < len(self._sorted)]
+        near = [self._sorted[index] for index in places if 0 <= index < len(self._sorted)]
         if not near:
             return "", 0
-        _, amount, cell = min(near, key=lambda one: claim.distance(one[1]))
+        _, amount, cell = min(near, key=lambda entry: claim.distance(entry[1]))
         return amount.text, cell
 
 

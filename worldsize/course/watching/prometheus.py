@@ -88,18 +88,18 @@ class Prometheus:
         result = self._ask("query", {"query": expr})
         if result["resultType"] in ("scalar", "string"):
             return [Sample({}, float(result["result"][1]))]
-        return [Sample(one["metric"], float(one["value"][1])) for one in result["result"]]
+        return [Sample(series["metric"], float(series["value"][1])) for series in result["result"]]
 
     def alerts(self) -> list[Alert]:
         """Return the alerts that are pending or firing."""
         return [
             Alert(
-                one["labels"]["alertname"],
-                one["state"],
-                {name: value for name, value in one["labels"].items() if name != "alertname"},
-                one["annotations"].get("summary", ""),
+                alert["labels"]["alertname"],
+                alert["state"],
+                {name: value for name, value in alert["labels"].items() if name != "alertname"},
+                alert["annotations"].get("summary", ""),
             )
-            for one in self._ask("alerts")["alerts"]
+            for alert in self._ask("alerts")["alerts"]
         ]
 
     def wait_for_alert(self, name: str, within_s: float = 30.0) -> Alert:
@@ -108,11 +108,13 @@ class Prometheus:
         Raises:
             TimeoutError: none fires in time; the message lists those that are pending or firing.
         """
-        found = _first(lambda: [one for one in self.alerts() if (one.name, one.state) == (name, "firing")], within_s)
-        if not found:
+        firing = _first(
+            lambda: [alert for alert in self.alerts() if (alert.name, alert.state) == (name, "firing")], within_s
+        )
+        if not firing:
             others = ", ".join(f"{one.name} ({one.state})" for one in self.alerts()) or "none"
             raise TimeoutError(f"{name} did not fire within {within_s} s; alerts are: {others}")
-        return found[0]
+        return firing[0]
 
     def wait_for(self, expr: str, within_s: float = 30.0) -> list[Sample]:
         """Wait until a query returns samples.
@@ -120,10 +122,10 @@ class Prometheus:
         Raises:
             TimeoutError: it returns none in time.
         """
-        found = _first(lambda: self.query(expr), within_s)
-        if not found:
+        samples = _first(lambda: self.query(expr), within_s)
+        if not samples:
             raise TimeoutError(f"the query {expr} returned nothing within {within_s} s")
-        return found
+        return samples
 
     def close(self) -> None:
         """End the server; its data stays in its folder."""
@@ -196,6 +198,6 @@ class Prometheus:
 def _first(look: Callable[[], Any], within_s: float) -> Any:
     """Return the first answer that is not empty, or the last answer when time is up."""
     deadline_s = time.monotonic() + within_s
-    while not (found := look()) and time.monotonic() < deadline_s:
+    while not (answer := look()) and time.monotonic() < deadline_s:
         time.sleep(0.1)
-    return found
+    return answer

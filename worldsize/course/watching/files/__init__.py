@@ -30,8 +30,8 @@ def rules(scrape_interval_s: float = _SCRAPE_INTERVAL_S) -> str:
     text = (FOLDER / "rules.yml").read_text(encoding="utf-8")
     factor = scrape_interval_s / _SCRAPE_INTERVAL_S
 
-    def scaled(found: re.Match[str]) -> str:
-        return f"{found[1]}{round(int(found[2]) * _SECONDS[found[3]] * factor * 1000)}ms"
+    def scaled(match: re.Match[str]) -> str:
+        return f"{match[1]}{round(int(match[2]) * _SECONDS[match[3]] * factor * 1000)}ms"
 
     return text if factor == 1 else re.sub(r"^(    for: )(\d+)(ms|s|m|h)$", scaled, text, flags=re.M)
 
