@@ -63,8 +63,12 @@ NO_WAIT = "Start each send with isend and go on: a send that waits may wait for 
 BY_WIRE = "What a rank knows of other stages comes over the wire."
 STUCK = "Something that comes later in the schedule would have to be done first."
 
-Act, needs, Working = take_from_solution(
-    Path(__file__).with_name("lab09.py"), "Action", "needed_before", "Timed"
+SOLUTION = Path(__file__).with_name("lab09.py")
+Act, needs, Working, transfers_of = take_from_solution(
+    SOLUTION, "Action", "needed_before", "Timed", "transfers_of"
+)
+right_gpipe, right_1f1b, right_interleaved = take_from_solution(
+    SOLUTION, "gpipe", "one_f_one_b", "interleaved"
 )
 
 
@@ -72,10 +76,6 @@ Schedule = list[list[Act]]
 
 
 # Schedules as data.
-
-
-def right_1f1b(num_ranks: int, num: int) -> Schedule:
-    return reference(num_ranks, num, "1")
 
 
 def stand_ins(name: str) -> dict[str, Any]:
@@ -459,59 +459,19 @@ def check_circles_behind_and_after(student, rng):
     circles_of(student, [*cases, chain, behind])
 
 
-def as_programs(schedule: Schedule, num_stages: int) -> Programs:
-    """Receive before each action, and send after it."""
-    programs: Programs = []
-    for actions in schedule:
-        programs.append([])
-        for kind, stage, _ in actions:
-            ends = (stage - 1, stage + 1) if kind == "F" else (stage + 1, stage - 1)
-            for op, other in zip(("recv", "send"), ends, strict=True):
-                if 0 <= other < num_stages:
-                    programs[-1].append((op, other % len(schedule)))
-    return programs
-
-
 @points(1, cell="check_find_circle")
 def check_circles_of_schedules(student, rng):
     """Schedules whose sends wait: GPipe ends, 1F1B and interleaved 1F1B do not."""
     cases = []
     for num_ranks, num in ((3, 5), (whole(rng, 4, 5), 7)):
-        cases += [as_programs(reference(num_ranks, num, how), num_ranks) for how in ("G", "1")]
-    cases += [as_programs(interleaved_reference(3, 6, 2), 6)]
+        cases += [
+            transfers_of(make(num_ranks, num), num_ranks) for make in (right_gpipe, right_1f1b)
+        ]
+    cases += [transfers_of(right_interleaved(3, 6, 2), 6)]
     circles_of(student, cases)
 
 
 # run_schedule
-
-
-def reference(num_ranks: int, num: int, how: str) -> Schedule:
-    """GPipe ("G"), 1F1B ("1"), or one micro-batch after the other ("serial")."""
-    schedule = []
-    for rank in range(num_ranks):
-        forward, backward = ([Act(kind, rank, one) for one in range(num)] for kind in "FB")
-        ahead = {"G": num, "1": min(num_ranks - 1 - rank, num), "serial": 0}[how]
-        turns = [one for pair in zip(forward[ahead:], backward, strict=False) for one in pair]
-        schedule.append([*forward[:ahead], *turns, *backward[num - ahead :]])
-    return schedule
-
-
-def interleaved_reference(num_ranks: int, num: int, num_chunks: int) -> Schedule:
-    schedule = []
-    for rank in range(num_ranks):
-        order = [
-            (chunk, start + one)
-            for start in range(0, num, num_ranks)
-            for chunk in range(num_chunks)
-            for one in range(num_ranks)
-        ]
-        last = num_chunks - 1
-        forward = [Act("F", chunk * num_ranks + rank, one) for chunk, one in order]
-        backward = [Act("B", (last - chunk) * num_ranks + rank, one) for chunk, one in order]
-        ahead = min(last * num_ranks + 2 * (num_ranks - 1 - rank), len(order))
-        turns = [one for pair in zip(forward[ahead:], backward, strict=False) for one in pair]
-        schedule.append([*forward[:ahead], *turns, *backward[len(order) - ahead :]])
-    return schedule
 
 
 class Sizes(NamedTuple):
@@ -834,7 +794,7 @@ def check_gradients_are_those_of_one_process(student, rng):
     """With GPipe on 3 ranks, the loss and all gradients are those of one process, and the same bits
     in every run; micro-batches have different sizes, and one sequence or several.
     """
-    schedule, sizes = reference(3, 5, "G"), drawn(rng, 3, 5, most_rows=3)
+    schedule, sizes = right_gpipe(3, 5), drawn(rng, 3, 5, most_rows=3)
     run = run_of(student, schedule, sizes)
     expect_gradients(run, sizes, is_scale_judged=True)
     expect_loss(run, sizes)
@@ -858,7 +818,7 @@ def check_messages_are_in_the_order_of_the_schedule(student, rng):
 def check_calls_accumulate(student, rng):
     """Two calls add up in `grad`, to what was there before; each returns the loss of its own."""
     sizes = drawn(rng, 2, whole(rng, 3, 5))
-    schedule = reference(2, len(sizes.shapes), "G")
+    schedule = right_gpipe(2, len(sizes.shapes))
     run = run_of(student, schedule, sizes, num_calls=2)
     expect_gradients(run, sizes, num_calls=2)
     hint = "Begin each call with a loss of 0."
@@ -873,7 +833,7 @@ def check_calls_accumulate(student, rng):
 def check_1f1b_runs_in_its_time(student, rng):
     """1F1B on 3 ranks, message by message; it takes the time that it takes on paper."""
     time_s = between(rng, 1e-3, 2e-3)
-    schedule, sizes = reference(3, 5, "1"), drawn(rng, 3, 5, time_s=time_s)
+    schedule, sizes = right_1f1b(3, 5), drawn(rng, 3, 5, time_s=time_s)
     run = run_of(student, schedule, sizes)
     expect_order(run, schedule, sizes)
     expect_gradients(run, sizes)
@@ -889,7 +849,7 @@ def check_1f1b_runs_in_its_time(student, rng):
 def check_several_stages_on_a_rank(student, rng):
     """Interleaved 1F1B on 2 and on 3 ranks, with two stages on each: messages and gradients."""
     for num_ranks, num in ((2, 4), (3, 3)):
-        schedule = interleaved_reference(num_ranks, num, 2)
+        schedule = right_interleaved(num_ranks, num, 2)
         sizes = drawn(rng, 2 * num_ranks, num)
         run = run_of(student, schedule, sizes)
         expect_order(run, schedule, sizes)
@@ -900,7 +860,8 @@ def check_several_stages_on_a_rank(student, rng):
 def check_activations_are_held_until_backward(student, rng):
     """With one micro-batch in flight, the activations of one are held, by the kernel's word."""
     num = whole(rng, 6, 7)
-    schedule, sizes = reference(2, num, "serial"), drawn(rng, 2, num, num_held=6 * MB)
+    schedule = [[Act(kind, rank, one) for one in range(num) for kind in "FB"] for rank in range(2)]
+    sizes = drawn(rng, 2, num, num_held=6 * MB)
     run = run_of(student, schedule, sizes, memory=True)
     hint = "Forget the input and the output of a micro-batch in its B."
     expect_grown(run, 80 * MB, f"{num} micro-batches of 24 MiB, one in flight at a time", hint)
