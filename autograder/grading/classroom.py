@@ -25,7 +25,7 @@ def judge_class(lab: Lab, students: Sequence[str], engine: Engine, again: bool =
     A submission that may have lost time or memory to another is judged once more at the end, alone.
     """
     with ThreadPoolExecutor(engine.jobs) as pool:
-        kept = {} if again else {student: found for student in students if (found := lab.kept(student))}
+        kept = {} if again else {student: judged for student in students if (judged := lab.kept(student))}
         yield from kept.items()
         is_alone = engine.jobs == 1
         others = [student for student in students if student not in kept]
@@ -40,8 +40,8 @@ def judge_class(lab: Lab, students: Sequence[str], engine: Engine, again: bool =
             for student in crowded:
                 yield student, lab.judge(student, engine)
         finally:
-            for one in asked:
-                one.cancel()
+            for future in asked:
+                future.cancel()
             engine.stop()
 
 
@@ -85,10 +85,10 @@ def refuse_unknown(lab: Lab) -> None:
 
 def _is_ours(preprocessor: Any) -> bool:
     try:
-        found = import_item(preprocessor) if isinstance(preprocessor, str) else preprocessor
+        kind = import_item(preprocessor) if isinstance(preprocessor, str) else preprocessor
     except ImportError:
         return False
-    return isinstance(found, type) and issubclass(found, Grade)
+    return isinstance(kind, type) and issubclass(kind, Grade)
 
 
 def _is_in_gradebook(lab: Lab, student: str) -> bool:
@@ -96,7 +96,7 @@ def _is_in_gradebook(lab: Lab, student: str) -> bool:
     name, coursedir = notebook_of(lab.name), lab.coursedir
     with Gradebook(coursedir.db_url, coursedir.course_id) as book, contextlib.suppress(MissingEntry):
         grades = book.find_submission_notebook(name, lab.name, student).grades
-        return all(one.auto_score is not None for one in grades if one.cell.cell_type == "code")
+        return all(grade.auto_score is not None for grade in grades if grade.cell.cell_type == "code")
     return False
 
 

@@ -114,29 +114,29 @@ def gpu_names() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
-    found = torch.cuda.device_count()
+    num_visible = torch.cuda.device_count()
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return [name.strip() for name in visible.split(",")][:found]
-    return [str(number) for number in range(found)]
+        return [name.strip() for name in visible.split(",")][:num_visible]
+    return [str(number) for number in range(num_visible)]
 
 
 def _num_fitting(num_gpus: float) -> int:
     import torch
 
-    found = torch.cuda.device_count()
-    if found < num_gpus:
+    num_visible = torch.cuda.device_count()
+    if num_visible < num_gpus:
         raise ValueError(
-            f"Judging takes {num_gpus:g} GPUs (c.Grade.num_gpus) but this machine has {found}. "
+            f"Judging takes {num_gpus:g} GPUs (c.Grade.num_gpus) but this machine has {num_visible}. "
             "Grade on one that has them, or on a cluster: --engine ray."
         )
     if num_gpus < 1:
-        return found * _num_sharing(num_gpus)
+        return num_visible * _num_sharing(num_gpus)
     if num_gpus % 1:
         raise ValueError(
             f"Judging takes {num_gpus:g} GPUs (c.Grade.num_gpus), so two submissions would share one: give a whole "
             "number, or a fraction below 1."
         )
-    return found // int(num_gpus)
+    return num_visible // int(num_gpus)
 
 
 def _num_sharing(num_gpus: float) -> int:

@@ -169,15 +169,15 @@ class Lab:
     def kept(self, student: str) -> Judged | None:
         """The kept judgement of a student's current files; None if there is none."""
         try:
-            found = Judged.model_validate_json(self._kept_path(student).read_bytes())
+            judged = Judged.model_validate_json(self._kept_path(student).read_bytes())
         except (OSError, ValidationError):
             return None
-        return found if not found.fault and found.fingerprint == self.fingerprint(student) else None
+        return judged if not judged.fault and judged.fingerprint == self.fingerprint(student) else None
 
     def waiting(self, student: str) -> Judged | None:
         """The kept judgement, if it has not been entered into the gradebook yet."""
-        found = self.kept(student)
-        return found if found and not found.is_entered else None
+        judged = self.kept(student)
+        return judged if judged and not judged.is_entered else None
 
     def judge(self, student: str, engine: Engine | None = None, is_alone: bool = True) -> Judged:
         """Judge a student's submission, and keep the judgement; a fault of the grader is recorded in it, never raised.

@@ -36,6 +36,6 @@ def name_no_kernel(names: dict[str, str]) -> None:
 
 
 def _name_no_kernel(book: Gradebook, assignment: str, notebook: str) -> None:
-    found: Any = book.find_notebook(notebook, assignment)  # sqlalchemy's columns are typed as columns
-    found.kernelspec = json.dumps(KERNEL)
+    record: Any = book.find_notebook(notebook, assignment)  # sqlalchemy's columns are typed as columns
+    record.kernelspec = json.dumps(KERNEL)
     book.db.commit()

@@ -66,9 +66,11 @@ def extend(
         author = submitter_of(coursedir, assignment).get(student, student)
         changed = penalties.renew(coursedir, assignment, author)
     console.print(sentence, markup=False, soft_wrap=True)
-    for one in changed:
-        if one.is_outdated:
-            console.print(f"Late penalty: {one.before:g} points before, {one.now:g} now.", markup=False, soft_wrap=True)
+    for penalty in changed:
+        if penalty.is_outdated:
+            console.print(
+                f"Late penalty: {penalty.before:g} points before, {penalty.now:g} now.", markup=False, soft_wrap=True
+            )
 
 
 def status(
@@ -84,11 +86,13 @@ def status(
     with exit_on_value_error():
         if to is not None and to.suffix != ".html":
             raise ValueError(f"{to}: the page must end in .html.")
-        found = reports.read(open_course(find_root(Path.cwd())), [assignment] if assignment else ())
+        class_status = reports.read(open_course(find_root(Path.cwd())), [assignment] if assignment else ())
         if to is not None:
-            reports.write_page(found, to)
-    console.print(_of_students(found.students) if assignment else _of_assignments(found.assignments))
-    for sentence in [line for one in found.assignments for line in one.to_do] + [*found.remarks]:
+            reports.write_page(class_status, to)
+    console.print(_of_students(class_status.students) if assignment else _of_assignments(class_status.assignments))
+    for sentence in [line for assignment in class_status.assignments for line in assignment.to_do] + [
+        *class_status.remarks
+    ]:
         console.print(sentence, markup=False, soft_wrap=True)
     if to is not None:
         console.print(f"Written: {to}", soft_wrap=True)
@@ -96,7 +100,7 @@ def status(
 
 def _of_assignments(assignments: Sequence[AssignmentStatus]) -> Table:
     """The figures in a table, without columns in which every figure is 0, so that it fits in a terminal."""
-    figures = [one.figures for one in assignments]
+    figures = [assignment.figures for assignment in assignments]
     names = [name for name in figures[0] if any(one[name] not in ("", "0") for one in figures)]
     table = Table("assignment", *names, box=SIMPLE)
     for one in assignments:
@@ -124,16 +128,16 @@ def regrade(
             return
         if answer or points is not None:
             raise ValueError(f"Say whose request you answer: autograder regrade {assignment} STUDENT CELL --answer ...")
-        found = regrades.of_class(coursedir, assignment)
-        worth = {one.student: regrades.points_of(coursedir, assignment, one.student) for one in found}
-    for one in found:
-        unknown = "no graded cell has this name" if worth[one.student] else "not graded yet"
-        of_cell = worth[one.student].get(one.cell, unknown if one.cell else "all of it")
-        state = f"answered: {one.answer}" if one.answer else "open"
-        lines = [f"{one.student}, {one.cell or 'no cell named'} ({of_cell}), {state}", *one.why.split("\n")]
+        requests = regrades.of_class(coursedir, assignment)
+        worth = {request.student: regrades.points_of(coursedir, assignment, request.student) for request in requests}
+    for request in requests:
+        unknown = "no graded cell has this name" if worth[request.student] else "not graded yet"
+        of_cell = worth[request.student].get(request.cell, unknown if request.cell else "all of it")
+        state = f"answered: {request.answer}" if request.answer else "open"
+        lines = [f"{request.student}, {request.cell or 'no cell named'} ({of_cell}), {state}", *request.why.split("\n")]
         console.print("\n    ".join(lines), markup=False, soft_wrap=True)
-    num_open = sum(not one.answer for one in found)
-    console.print(f"{len(found)} requests, {num_open} open.", markup=False)
+    num_open = sum(not request.answer for request in requests)
+    console.print(f"{len(requests)} requests, {num_open} open.", markup=False)
 
 
 def _of_students(students: Sequence[tuple[Standing, Sequence[Standing | None]]]) -> Table:

@@ -77,9 +77,9 @@ def unlike_draws(findings: Sequence[GradedCase]) -> list[str]:
     Answers that declare a range are left out: theirs depends on the machine's speed.
     """
     described = []
-    drawn = [one for one in findings if one.case.most_score in (None, one.case.score)]
-    for answer in dict.fromkeys((one.case.lab, one.case.name) for one in drawn):
-        reports = [one.report for one in drawn if (one.case.lab, one.case.name) == answer]
+    drawn = [finding for finding in findings if finding.case.most_score in (None, finding.case.score)]
+    for answer in dict.fromkeys((finding.case.lab, finding.case.name) for finding in drawn):
+        reports = [finding.report for finding in drawn if (finding.case.lab, finding.case.name) == answer]
         names = dict.fromkeys(check.name for report in reports for check in report.checks)
         earned = {name: [_earned(report, name) for report in reports] for name in names}
         seeds = [report.seed for report in reports]
@@ -96,7 +96,7 @@ def _earned(report: Report, name: str) -> float:
 
 def _by_seed(earned: Sequence[float], seeds: Sequence[int]) -> str:
     """The points by the seeds that gave them, such as `1 with --seed 5, 6; 0 with --seed 7`."""
-    having = {one: [seed for seed, own in zip(seeds, earned, strict=True) if own == one] for one in earned}
+    having = {points: [seed for seed, own in zip(seeds, earned, strict=True) if own == points] for points in earned}
     return "; ".join(f"{one:g} with --seed {', '.join(map(str, its))}" for one, its in having.items())
 
 
@@ -104,8 +104,8 @@ def cases(root: Path, lab: str) -> list[Case]:
     """The known answers to a lab: its solution, the untouched notebook, and all in `right/` and `wrong/`."""
     solution = solution_of(root, lab)
     known = [
-        Case(lab, one.name, solution.cells | one.cells, one.score, tuple(one.hints), one.most_score)
-        for one in read_known_answers(root / "solutions" / lab)
+        Case(lab, answer.name, solution.cells | answer.cells, answer.score, tuple(answer.hints), answer.most_score)
+        for answer in read_known_answers(root / "solutions" / lab)
     ]
     return [solution, Case(lab, "untouched", {}, 0.0), *known]
 
@@ -203,12 +203,12 @@ class _Kept(BaseModel):
 
 def _kept(root: Path, case: Case) -> GradedCase | None:
     try:
-        found = _Kept.model_validate_json(_kept_path(root, case).read_bytes())
+        kept = _Kept.model_validate_json(_kept_path(root, case).read_bytes())
     except (OSError, ValidationError):
         return None
-    if found.fingerprint != _fingerprint(root, case):
+    if kept.fingerprint != _fingerprint(root, case):
         return None
-    return GradedCase(case, found.report, [], is_kept=True)
+    return GradedCase(case, kept.report, [], is_kept=True)
 
 
 def _keep(root: Path, finding: GradedCase) -> GradedCase:

@@ -45,7 +45,7 @@ def renew(coursedir: CourseDirectory, assignment: str, students: Sequence[str] =
     """
     graded = _students(coursedir, coursedir.autograded_directory, assignment)
     paged = _students(coursedir, coursedir.feedback_directory, assignment)
-    authors = {one: author for one, author in submitter_of(coursedir, assignment).items() if author in graded}
+    authors = {member: author for member, author in submitter_of(coursedir, assignment).items() if author in graded}
     known = graded | paged | authors.keys()
     if missing := sorted({*students} - known):
         raise ValueError(f"{', '.join(missing)} has no graded {assignment}: grade it first.")
@@ -92,7 +92,7 @@ def _copied(coursedir: CourseDirectory, assignment: str, student: str, author: s
     if _renewed(coursedir, assignment, author, is_graded=True) is Page.FAILED:
         return Page.FAILED
     source, copy = (
-        Path(coursedir.format_path(coursedir.feedback_directory, one, assignment)) for one in (author, student)
+        Path(coursedir.format_path(coursedir.feedback_directory, member, assignment)) for member in (author, student)
     )
     name = f"{notebook_of(assignment)}.html"
     if file_sha256(source / name) == file_sha256(copy / name):
@@ -119,7 +119,9 @@ def _fingerprint(coursedir: CourseDirectory, assignment: str, student: str) -> s
     files = {str(path.relative_to(graded)): file_sha256(path) for path in sorted(graded.rglob("*"))}
     settings = file_sha256(Path(coursedir.root, CONFIG_FILE))
     team = teams(Path(coursedir.root), assignment).get(student, (student,))
-    asked = [[member, one.id, one.answer] for member in team for one in requests(coursedir, assignment, member)]
+    asked = [
+        [member, request.id, request.answer] for member in team for request in requests(coursedir, assignment, member)
+    ]
     marks = [*_marks(coursedir, assignment, student), team, *asked]
     return hashlib.sha256(json.dumps([files, marks, settings, audit_log.engine_sha256()]).encode()).hexdigest()
 
@@ -128,12 +130,18 @@ def _marks(coursedir: CourseDirectory, assignment: str, student: str) -> list[li
     """Everything in the gradebook that a page shows."""
     with Gradebook(coursedir.db_url, coursedir.course_id) as book, suppress(MissingEntry):
         submission: Any = book.find_submission(assignment, student)
-        found = []
+        marks = []
         for notebook in submission.notebooks:
-            found.append([notebook.name, notebook.late_submission_penalty])
-            for one in notebook.grades:
-                points = [one.auto_score, one.manual_score, one.extra_credit, one.max_score, one.needs_manual_grade]
-                found.append(["grade", one.name, *points])
-            found += [["comment", one.name, one.comment] for one in notebook.comments]
-        return sorted(found, key=repr)
+            marks.append([notebook.name, notebook.late_submission_penalty])
+            for grade in notebook.grades:
+                points = [
+                    grade.auto_score,
+                    grade.manual_score,
+                    grade.extra_credit,
+                    grade.max_score,
+                    grade.needs_manual_grade,
+                ]
+                marks.append(["grade", grade.name, *points])
+            marks += [["comment", comment.name, comment.comment] for comment in notebook.comments]
+        return sorted(marks, key=repr)
     return []

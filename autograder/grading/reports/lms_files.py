@@ -28,8 +28,15 @@ def write_canvas(standings: Iterable[Standing], to: Path, names: Mapping[str, st
     assignments = table.max_scores
     possible = ["    Points Possible", None, None, None, None, *assignments.values()]
     lines = [
-        [one.name, one.lms_user_id, None, one.student, one.section or None, *(scores.get(name) for name in assignments)]
-        for one, scores in table.students
+        [
+            standing.name,
+            standing.lms_user_id,
+            None,
+            standing.student,
+            standing.section or None,
+            *(scores.get(name) for name in assignments),
+        ]
+        for standing, scores in table.students
     ]
     write_csv(to, [[*header, *((names or {}).get(name, name) for name in assignments)], possible, *lines])
 
@@ -43,9 +50,9 @@ def write_moodle(standings: Iterable[Standing], to: Path, names: Mapping[str, st
     table = _by_student(standings)
     header = ["First name", "Last name", "Username", "ID number", "Email address"]
     lines = [
-        [one.first_name, one.last_name, one.student, one.lms_user_id, one.email]
+        [standing.first_name, standing.last_name, standing.student, standing.lms_user_id, standing.email]
         + [scores.get(name) for name in table.max_scores]
-        for one, scores in table.students
+        for standing, scores in table.students
     ]
     write_csv(to, [[*header, *((names or {}).get(name, name) for name in table.max_scores)], *lines])
 
@@ -60,8 +67,9 @@ def write_blackboard(standings: Iterable[Standing], to: Path, names: Mapping[str
     table = _by_student(standings)
     header = ["Last Name", "First Name", "Username", "Student ID"]
     lines = [
-        [one.last_name, one.first_name, one.student, one.lms_user_id] + [scores.get(name) for name in table.max_scores]
-        for one, scores in table.students
+        [standing.last_name, standing.first_name, standing.student, standing.lms_user_id]
+        + [scores.get(name) for name in table.max_scores]
+        for standing, scores in table.students
     ]
     write_csv(
         to, [[*header, *((names or {}).get(name, name) for name in table.max_scores)], *lines], are_all_quoted=True

@@ -52,10 +52,10 @@ class Platform(BaseModel):
 def read_platform(file: Path) -> Platform:
     """Read the settings in a file. Raises: ValueError."""
     try:
-        found = Platform.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        platform = Platform.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
-    return found.model_copy(update={"key": file.parent / found.key})
+    return platform.model_copy(update={"key": file.parent / platform.key})
 
 
 def send(
@@ -144,7 +144,7 @@ def _registration(platform: Platform) -> Any:
 
 def _by_email(members: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """The LMS's ids of users by their address; an address that several users share is left out."""
-    shown = [one for one in members if one.get("email") and one.get("user_id")]
-    known = [(str(one["email"]).lower(), str(one["user_id"])) for one in shown]
+    shown = [member for member in members if member.get("email") and member.get("user_id")]
+    known = [(str(member["email"]).lower(), str(member["user_id"])) for member in shown]
     count = Counter(email for email, _ in known)
     return {email: user_id for email, user_id in known if count[email] == 1}

@@ -114,7 +114,10 @@ def read(coursedir: CourseDirectory, assignments: Sequence[str] = ()) -> ClassSt
     names = [name for name in dues if not assignments or name in assignments]
     remarks = [*_remarks(root, every_one), *(line for name in names for line in _handed_in_twice(coursedir, name))]
     return ClassStatus(
-        [AssignmentStatus(name, dues[name], [one for one in every_one if one.assignment == name]) for name in names],
+        [
+            AssignmentStatus(name, dues[name], [standing for standing in every_one if standing.assignment == name])
+            for name in names
+        ],
         remarks,
     )
 

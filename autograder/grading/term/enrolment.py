@@ -66,7 +66,7 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
     before = {student.id: student for student in earlier}
     left_before = read_roster(root / BEFORE) if (root / BEFORE).exists() else []
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
-        entered = {str(one.id): _entries_of(one) for one in gradebook.students}
+        entered = {str(student.id): _entries_of(student) for student in gradebook.students}
         _refuse_other_case(students, entered)
         added, changed = [], []
         for student in students:
@@ -82,7 +82,7 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
     left = sorted(before.keys() - {student.id for student in students})
     if file.resolve() != (root / ROSTER).resolve():
         if left:
-            write_roster([*earlier, *(one for one in left_before if one.id not in before)], root / BEFORE)
+            write_roster([*earlier, *(student for student in left_before if student.id not in before)], root / BEFORE)
         write_roster(students, root / ROSTER)
     absent = sorted(entered.keys() - {student.id for student in students})
     num_same = len(students) - len(added) - len(changed)
@@ -91,9 +91,9 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
 
 def _refuse_other_case(students: Sequence[Student], entered: Collection[str]) -> None:
     """Raise ValueError if an ID differs from the gradebook's only in case: somebody would be there twice."""
-    known = {one.casefold(): one for one in entered}
-    new = [one.id for one in students if one.id not in entered]
-    if slips := [one for one in new if one.casefold() in known]:
+    known = {student_id.casefold(): student_id for student_id in entered}
+    new = [student.id for student in students if student.id not in entered]
+    if slips := [student_id for student_id in new if student_id.casefold() in known]:
         said = ", ".join(f"{one} is {known[one.casefold()]}" for one in slips)
         raise ValueError(
             f"IDs that differ from the gradebook's only in case: {said} there. Write them as the gradebook does."
@@ -103,7 +103,9 @@ def _refuse_other_case(students: Sequence[Student], entered: Collection[str]) ->
 def _alone(students: Sequence[Student]) -> list[str]:
     """The students who are alone in their team, with its name, which may be a typing error."""
     sizes = Counter(student.team.casefold() for student in students)
-    return [f"{one.id} ({one.team})" for one in students if one.team and sizes[one.team.casefold()] == 1]
+    return [
+        f"{student.id} ({student.team})" for student in students if student.team and sizes[student.team.casefold()] == 1
+    ]
 
 
 def _entries(student: Student, fields: frozenset[str]) -> dict[str, Any]:

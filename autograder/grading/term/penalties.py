@@ -50,7 +50,7 @@ def renew(coursedir: CourseDirectory, assignment: str, student: str | None = Non
     """
     extensions = team_extensions(Path(coursedir.root))
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
-        found = []
+        penalties = []
         for submission, penalty, of_notebooks in _computed(coursedir, gradebook, assignment):
             if student not in (None, penalty.student):
                 continue
@@ -59,9 +59,9 @@ def renew(coursedir: CourseDirectory, assignment: str, student: str | None = Non
             for notebook, points in of_notebooks:
                 notebook.late_submission_penalty = points
             if penalty.late or penalty.is_outdated:
-                found.append(penalty)
+                penalties.append(penalty)
         gradebook.db.commit()
-    return sorted(found, key=lambda one: one.student)
+    return sorted(penalties, key=lambda penalty: penalty.student)
 
 
 def unmatched(coursedir: CourseDirectory, assignment: str) -> list[str]:
@@ -89,8 +89,10 @@ def outdated(coursedir: CourseDirectory, gradebook: Gradebook, assignments: Sequ
 
 def warning(penalties: Sequence[Penalty]) -> str:
     """A sentence on penalties that are out of date, with the commands that renew them."""
-    students = ", ".join(sorted({one.student for one in penalties}))
-    commands = " and ".join(f"`autograder late {name}`" for name in sorted({one.assignment for one in penalties}))
+    students = ", ".join(sorted({penalty.student for penalty in penalties}))
+    commands = " and ".join(
+        f"`autograder late {name}`" for name in sorted({penalty.assignment for penalty in penalties})
+    )
     return f"Late penalties are out of date for {students}: {commands} computes them again."
 
 

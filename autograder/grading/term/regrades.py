@@ -26,7 +26,7 @@ def of_class(coursedir: CourseDirectory, assignment: str) -> list[RegradeRequest
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         known_assignment(gradebook, assignment)
     students = {*class_folders(coursedir, assignment).students, *submitter_of(coursedir, assignment)}
-    return [one for student in sorted(students) for one in requests(coursedir, assignment, student)]
+    return [request for student in sorted(students) for request in requests(coursedir, assignment, student)]
 
 
 def points_of(coursedir: CourseDirectory, assignment: str, student: str) -> dict[str, str]:
@@ -46,11 +46,11 @@ def answer(
     """
     every = requests(coursedir, assignment, student)
     if not every:
-        askers = ", ".join(dict.fromkeys(one.student for one in of_class(coursedir, assignment))) or "nobody"
+        askers = ", ".join(dict.fromkeys(request.student for request in of_class(coursedir, assignment))) or "nobody"
         raise ValueError(f"{student} has not asked for a regrade of {assignment}; these students have: {askers}.")
-    asked = [one for one in every if one.cell == cell]
+    asked = [request for request in every if request.cell == cell]
     if not asked:
-        known = ", ".join(one.cell or '""' for one in every)
+        known = ", ".join(request.cell or '""' for request in every)
         raise ValueError(f"{student} has not asked about {cell or 'the whole'} of {assignment}, only about {known}.")
     if not words.strip():
         raise ValueError("Give an answer in words: the student reads it in the feedback.")
@@ -59,8 +59,8 @@ def answer(
         before = _enter(coursedir, assignment, student, cell, points)
         penalties.renew(coursedir, assignment, submitter_of(coursedir, assignment).get(student, student))
         said = f"{before:g} points before, {points:g} now, given by hand"
-    for one in asked:
-        note_answer(Path(coursedir.root), assignment, student, cell, one.id, " ".join(words.split()))
+    for request in asked:
+        note_answer(Path(coursedir.root), assignment, student, cell, request.id, " ".join(words.split()))
     return f"{student}, {assignment}, {cell or 'the whole'}: answered, {said}."
 
 
