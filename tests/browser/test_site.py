@@ -168,7 +168,7 @@ def test_without_a_record_the_site_says_so_and_a_stand_in_is_refused(tmp_path, e
         path = tmp_path / recorded.FOLDER / "one.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(odd.model_dump_json())
-        with pytest.raises(ValueError, match="processor cores"):
+        with pytest.raises(ValueError, match="CPU cores"):
             extensions("measured").page(tmp_path)
     path.write_text("{}")
     with pytest.raises(ValueError, match=r"one\.json is not a record"):

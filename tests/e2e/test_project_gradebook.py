@@ -47,11 +47,10 @@ def test_the_log_names_the_program_that_was_graded_and_the_reference(course):
     found = {entry.student: entry for entry in entries}
     assert not problems and set(found) == {"right", "wrong", "missing"}
     for student in ("right", "wrong"):
-        path = course / "submitted" / student / NAME / PROGRAM
-        assert found[student].inputs.programs == {
-            f"submitted/{PROGRAM}": hashlib.sha256(path.read_bytes()).hexdigest(),
-            f"reference/{PROGRAM}": hashlib.sha256((course / "solutions" / NAME / PROGRAM).read_bytes()).hexdigest(),
-        }
+        read = {f"submitted/{PROGRAM}": course / "submitted" / student / NAME / PROGRAM}
+        read |= {f"reference/{name}": course / "solutions" / NAME / name for name in (PROGRAM, "report.py")}
+        expected = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in read.items()}
+        assert found[student].inputs.programs == expected
     assert found["missing"].verdict is audit_log.Verdict.MALFORMED and "holds no train.py" in found["missing"].reason
 
 

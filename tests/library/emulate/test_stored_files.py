@@ -121,7 +121,7 @@ def test_transfers_have_the_kinds_of_their_ways_unless_a_span_gives_another():
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ((1, "upwards"), "a transfer is 'upwards'; it must be one of to host, to device, read"),
+        ((1, "upwards"), "transfer is 'upwards'; it must be one of to host, to device, read"),
         ((-1, "read"), "size_bytes is -1; it must be 0 to"),
         ((1 << 60, "read"), "size_bytes is 1152921504606846976; it must be 0 to"),
     ],
