@@ -57,3 +57,13 @@ def test_groups_that_only_their_members_make_are_no_mismatch(cluster):
     run = ws.run(makes_what_others_need_not_know, world_size=4, cluster=cluster, echo=False, timeout_s=60)
     assert run.values == [32.0] * 4
     assert "new_group" not in {event.name for event in run.timeline.events}
+
+
+def makes_one_of_what_can_be_read_once():
+    import torch.distributed as dist
+
+    return dist.get_world_size(dist.new_group(rank for rank in (0, 1)))
+
+
+def test_a_list_of_ranks_that_can_be_read_once_is_left_to_torch():
+    assert ws.run(makes_one_of_what_can_be_read_once, world_size=2, echo=False).values == [2, 2]

@@ -374,7 +374,7 @@ class Conductor:
         posts[post.rank] = post
         self._open[post.rank, post.number] = post
         members = self._members.setdefault(post.group, post.ranks)
-        is_other = post.ranks != members  # another group that has got the same name, where ranks do not make the same
+        is_other = post.ranks != members  # a different group with the same name: the ranks called new_group differently
         if is_other or len(posts) < len(members) or len({_signature(one) for one in posts.values()}) > 1:
             return []  # mismatched calls get no answer: the ranks hang, and the report explains why
         del self._collectives[post.group, sequence]

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -196,7 +196,9 @@ class _Tracer:
 def _members_of(arguments: Mapping[str, Any]) -> str:
     """The ranks of the group that a call of `new_group` makes."""
     ranks = arguments.get("ranks")
-    return "all ranks" if ranks is None else str(sorted(map(int, ranks)))
+    if ranks is None:
+        return "all ranks"
+    return str(sorted(map(int, ranks))) if isinstance(ranks, Collection) else ""  # an iterator is torch's to read
 
 
 def _reduction_of(arguments: Mapping[str, Any]) -> str:
