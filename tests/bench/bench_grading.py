@@ -38,7 +38,8 @@ sys.path[:0] = {paths!r}
 import {launcher} as launcher
 checks = types.ModuleType("hidden_checks")
 sys.modules["hidden_checks"] = checks
-exec(compile({checks!r}, "checks.py", "exec"), checks.__dict__)
+checks.__file__ = {path!r}  # the checks find the solution beside it
+exec(compile(open(checks.__file__).read(), checks.__file__, "exec"), checks.__dict__)
 for module in (checks, launcher):
     cloudpickle.register_pickle_by_value(module)
 
@@ -162,8 +163,8 @@ def _checked(notebook: NotebookNode) -> list[NotebookNode]:
 
 def _with_checks(notebook: NotebookNode, root: Path, num_cells: int) -> NotebookNode:
     """The notebook with hidden checks in this many cells for open checks, and without what only shows something."""
-    checks = (ROOT / "solutions" / LAB / "checks.py").read_text()
-    setup = SETUP.format(paths=[str(root), str(ROOT)], launcher="launcher_of_checks", checks=checks)
+    path = str(ROOT / "solutions" / LAB / "checks.py")
+    setup = SETUP.format(paths=[str(root), str(ROOT)], launcher="launcher_of_checks", path=path)
     left = num_cells
     for cell in notebook.cells:
         marks = cell.metadata.get("nbgrader", {})
