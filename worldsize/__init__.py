@@ -2,8 +2,8 @@
 
 from worldsize.calibrate import Calibration, calibrate
 from worldsize.check import CheckFailed, expect_close
-from worldsize.launch import RankFailed, Run, RunError, RunStopped, RunTimeout, device, profile, run, span, torchrun
-from worldsize.paper import DeepRun, PaperRun, declared, paper
+from worldsize.launch import RankFailed, Run, RunError, RunStopped, RunTimeout, device, profile, run, span
+from worldsize.paper import DeepRun, PaperRun, declared, paper, torchrun
 from worldsize.planning import plan
 from worldsize.timeline import Event, Timeline
 

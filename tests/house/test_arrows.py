@@ -11,6 +11,7 @@ LAYERS = [
     {"units", "files", "cores", "formulas", "event", "intervals", "timeline"},
     {"memory", "images", "text", "models", "framing", "message", "outages"},
     {"hardware"},
+    {"gpus"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},
     {"check", "draw", "paper"},

@@ -20,10 +20,11 @@ from worldsize.check import CheckFailed
 from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
-from worldsize.launch import Run, RunError, torchrun
+from worldsize.launch import Run, RunError
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.runner import launch
 from worldsize.launch.worker import run_as_main
+from worldsize.paper import torchrun
 from worldsize.timeline import Timeline
 
 _MAX_LINES = 20_000

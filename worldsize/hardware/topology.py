@@ -199,6 +199,16 @@ class Cluster:
         has |= {"read local": self.local_storage, "write local": self.local_storage}
         return tuple(transfer for transfer in TRANSFERS if has[transfer] is not None)
 
+    def missing_transfers(self) -> dict[str, str]:
+        """Map each transfer that the cluster cannot carry out to the reason."""
+        missing: dict[str, str] = {}
+        for transfer in TRANSFERS:
+            try:
+                self.transfer_route(0, transfer)
+            except ValueError as error:
+                missing[transfer] = str(error)
+        return missing
+
     def transfer_route(self, rank: int, transfer: str) -> Route:
         """Return the latency in seconds and the hops of a rank's transfer, one of `TRANSFERS`.
 

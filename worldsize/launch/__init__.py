@@ -5,7 +5,6 @@ import sys
 if sys.platform == "win32":  # before an import fails that would not say why
     raise ImportError("worldsize starts its ranks as forks, which Windows does not have: work inside WSL")
 
-from worldsize.launch.command import torchrun
 from worldsize.launch.device import device
 from worldsize.launch.launcher import forkserver
 from worldsize.launch.protocol.failure import Failure
@@ -25,7 +24,6 @@ __all__ = [
     "profile",
     "run",
     "span",
-    "torchrun",
 ]
 
 forkserver.start_early()

@@ -1,9 +1,9 @@
-"""`torchrun`: run a script under torch's elastic agent or on an emulated cluster, with torchrun's own flags."""
+"""The running of a script under torch's elastic agent or on an emulated cluster, with torchrun's own flags."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from worldsize import hardware
@@ -19,36 +19,6 @@ from worldsize.launch.worker import run_as_main
 _ON_A_CLUSTER = {"nnodes", "nproc_per_node"}  # the flags that an emulated cluster accepts
 
 
-def torchrun(
-    script: str | os.PathLike[str],
-    *args: str,
-    timeout_s: float = 300,
-    stalled_s: float | None = 20,
-    env: Mapping[str, str] | None = None,
-    echo: bool = True,
-    cluster: Cluster | str | None = None,
-    **flags: str | int | bool,
-) -> Run:
-    """Run `script` under torchrun and return its `Run`.
-
-    `nproc_per_node=2` is torchrun's `--nproc-per-node=2`; other flags work the same way. The script joins its
-    process group itself, as it would in a shell. `values` are None: a script returns nothing.
-
-    With `cluster`, such as "dgx-h100", it joins an emulated cluster, using all of its GPUs unless a flag says how many,
-    and the run's timeline is in that cluster's virtual time.
-
-    Raises:
-        ValueError: the script or cluster does not exist, torchrun does not accept a flag, or the ranks do not fit in
-            memory.
-        RankFailed: a rank failed and no restart was left; names the culprit.
-        RunTimeout: the script was not done after `timeout_s` seconds, or for `stalled_s` seconds every rank waited in
-            one call, its own or torch's; says who waits for whom.
-        RunStopped: the stop button was pressed.
-    """
-    words = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in flags.items()]
-    return run_script(words, script, list(args), timeout_s, stalled_s, dict(env or {}), echo, cluster)
-
-
 def run_script(
     words: Sequence[str],
     script: str | os.PathLike[str],
@@ -59,32 +29,47 @@ def run_script(
     echo: bool,
     cluster: Cluster | str | None = None,
 ) -> Run:
-    """Run a script with torchrun's flags as written in a shell; everything else is as in `torchrun`."""
+    """Run a script with torchrun's flags as written in a shell; everything else is as in `worldsize.torchrun`."""
     arguments.refuse_bad_timeout(timeout_s, stalled_s)
     flags = Flags.parse(words)
     arguments.refuse_too_many(flags.num_ranks, "torchrun" if cluster is None else "warm")
+    refuse_no_script(script)
+    command = [os.fspath(script), *args]
+    if cluster is None:
+        return _without_values(elastic.run_script(flags, command, timeout_s, stalled_s, env, live.choose_view(echo)))
+    spec = Spec(
+        fn=run_as_main.play_joined,
+        args=tuple(command),
+        world_size=world_size(flags, cluster),
+        timeout_s=timeout_s,
+        stalled_s=stalled_s,
+        env=env,
+        echo=echo,
+        cluster=cluster,
+    )
+    return _without_values(launch(spec))
+
+
+def _without_values(run: Run) -> Run:
+    """Replace the values of a script's run, which say what ranks joined a process group, with a warning if none did."""
+    num_ranks = len(run.values)
+    if num_ranks > 1 and not any(run.values):
+        run.warnings.append(
+            f"no rank joined a process group, so each of the {num_ranks} worked alone: the script must call "
+            "torch.distributed.init_process_group()"
+        )
+    run.values = [None] * num_ranks
+    return run
+
+
+def refuse_no_script(script: str | os.PathLike[str]) -> None:
+    """Raise ValueError unless this is the path of a file."""
     if "\n" in os.fspath(script):
         raise ValueError(
             "script must be a path, but this is text of several lines: write it to a file, or use %%torchrun"
         )
     if not Path(script).is_file():
         raise ValueError(f"there is no script {os.fspath(script)!r} in {os.getcwd()}")
-    command = [os.fspath(script), *args]
-    if cluster is None:
-        return elastic.run_script(flags, command, timeout_s, stalled_s, env, live.choose_view(echo))
-    found = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
-    return launch(
-        Spec(
-            fn=run_as_main.play_joined,
-            args=tuple(command),
-            world_size=_world_size(flags, found),
-            timeout_s=timeout_s,
-            stalled_s=stalled_s,
-            env=env,
-            echo=echo,
-            cluster=found,
-        )
-    )
 
 
 def take_cluster(words: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -106,7 +91,13 @@ def take_cluster(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return name, rest
 
 
-def _world_size(flags: Flags, cluster: Cluster) -> int:
+def world_size(flags: Flags, on: Cluster | str) -> int:
+    """Return how many ranks these flags mean on a cluster: by default one for each of its GPUs.
+
+    Raises:
+        ValueError: the cluster is unknown, or a flag has no meaning there.
+    """
+    cluster = hardware.cluster(on) if isinstance(on, str) else on
     if foreign := sorted(flags.names - _ON_A_CLUSTER):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
         raise ValueError(f"on an emulated cluster only --nnodes and --nproc-per-node may be given; remove {names}")

@@ -106,6 +106,12 @@ class Ledger:
                 self._resize(known, storage.nbytes())
             self.most_bytes = max(self.most_bytes, self.held_bytes)
 
+    def reset_peak(self) -> None:
+        """Restart `most_bytes` from what is held now; the curve goes on."""
+        with self._lock:
+            self._take_ends()
+            self.most_bytes = self.held_bytes
+
     def restart(self) -> None:
         """Restart the curve and its peak from what is held now."""
         with self._lock:

@@ -93,7 +93,7 @@ class MemoryMeter:
 
     @property
     def most_bytes(self) -> int:
-        """The most bytes held at once so far."""
+        """The most bytes held at once so far, or since the last `reset_peak`."""
         return self._ledger.most_bytes
 
     def held(self) -> dict[str, int]:
@@ -107,6 +107,10 @@ class MemoryMeter:
     def restart(self) -> None:
         """Restart the record and its peak from what is held now."""
         self._ledger.restart()
+
+    def reset_peak(self) -> None:
+        """Restart `most_bytes` from what is held now; the record goes on."""
+        self._ledger.reset_peak()
 
     def count_as(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:
         """Count these tensors as this kind, unless they already have an earlier kind in `KINDS`."""

@@ -11,6 +11,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from worldsize.emulate.worker import backend
+from worldsize.gpus.answers import Gpus
 from worldsize.memory.meter import note_communication, tensors_in
 from worldsize.paper import torch_internals
 from worldsize.paper.no_data import refusal
@@ -48,7 +49,7 @@ class PaperGroup(backend.EmulatedGroup):
         raise refusal("on paper nobody knows whose message comes first: name the sender, as in recv(tensor, src=...)")
 
 
-def join(recorder: Recorder) -> None:
+def join(recorder: Recorder, gpus: Gpus) -> None:
     """Make the recorder's rank a member of a default process group on paper."""
 
     def make(options: Any, _backend_options: Any) -> PaperGroup:
@@ -56,7 +57,7 @@ def join(recorder: Recorder) -> None:
         return PaperGroup(recorder, options.group_id, ranks)  # type: ignore[arg-type]
 
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
-    backend.lead_here(BACKEND, recorder)
+    backend.lead_here(BACKEND, recorder, gpus)
     # the job's other ranks do not exist, so a barrier of the store would never end
     distributed_c10d._store_based_barrier = lambda *_args, **_options: None
     store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]

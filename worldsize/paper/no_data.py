@@ -45,9 +45,15 @@ def refuse_copies_of_data() -> None:
     """Make this process refuse to pass the data of a fake tensor to NumPy, to a file or to other code."""
     FakeTensor.numpy = FakeTensor.__array__ = _refused_numpy
     FakeTensor.__dlpack__ = _refused_numpy
+    FakeTensor.__format__ = _format
     torch.utils.dlpack.to_dlpack = _refused_numpy
     FakeTensorMode.__reduce_ex__ = _refused_file
     FakeTensorMode.__deepcopy__ = lambda mode, _memo: mode  # a copied tensor stays in the same mode
+
+
+def _format(tensor: torch.Tensor, spec: str) -> str:
+    """Format one number as torch does for other tensors, and any other tensor as a whole."""
+    return object.__format__(tensor, spec) if tensor.dim() else format(tensor.item(), spec)
 
 
 def _refused_numpy(*_args: Any, **_kwargs: Any) -> NoReturn:

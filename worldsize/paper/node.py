@@ -1,6 +1,6 @@
-"""Detection of programs on paper that ask how many ranks a node has: on other clusters they may behave differently."""
+"""Detection of programs on paper that ask about their node: on other clusters they may behave differently."""
 
-# pyright: reportAttributeAccessIssue=false, reportPrivateImportUsage=false
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from worldsize.memory.program_lines import is_program, quote_line
 
 _NAME = "LOCAL_WORLD_SIZE"
@@ -19,11 +17,11 @@ _OF_THE_ENVIRONMENT = ("os", "collections.abc")  # modules whose functions read 
 
 
 def report_questions(report: Callable[[str], None]) -> None:
-    """Report each line of the program that asks for a node's number of ranks or GPUs.
+    """Report each line of the program that asks the environment for a node's number of ranks.
 
-    Torch's own questions do not matter on paper; the answer to them is that there is no GPU.
+    Torch's own questions do not matter on paper.
     """
-    read, num_gpus = os._Environ.__getitem__, torch.cuda.device_count
+    read = os._Environ.__getitem__
 
     @functools.wraps(read)
     def getitem(environ: Any, key: Any) -> Any:
@@ -31,14 +29,15 @@ def report_questions(report: Callable[[str], None]) -> None:
             report(line)
         return read(environ, key)
 
-    def device_count() -> int:
-        if not (line := _asking_line()):
-            return num_gpus()
-        report(line)
-        return int(read(os.environ, _NAME))
-
     os._Environ.__getitem__ = getitem
-    torch.cuda.device_count = device_count
+
+
+def line_of_program() -> str:
+    """Return the program's line that is being executed; empty if there is none."""
+    frame = sys._getframe(1)
+    while frame and not is_program(frame.f_code.co_filename):
+        frame = frame.f_back
+    return quote_line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
 
 
 def _asking_line() -> str:

@@ -10,7 +10,11 @@ from typing import Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass_type,
+)
 
 from worldsize.emulate.worker import torch_internals
 from worldsize.emulate.worker.compute import Meter, is_priced
@@ -21,6 +25,8 @@ from worldsize.paper.record import BACKWARD, FORWARD, OTHER, RECOMPUTE, UPDATE, 
 
 _FUNCTIONAL = "_c10d_functional"
 _CPU = torch.device("cpu")
+_DRAWN = ("randint", "randperm")  # random integers, with which a program chooses its samples
+_MOST_DRAWN = 1 << 16
 _MASKED_WRITES = ("index_put", "index_put_", "_index_put_impl_")
 
 
@@ -115,6 +121,8 @@ class OperatorLog(Meter, TorchDispatchMode):
                 out = args[0].new_empty(num_counts, dtype=torch.int64)
         if is_priced(func):
             self._log(func, args, kwargs, out)
+        if func.overloadpacket.__name__ in _DRAWN:
+            _know_values(func, args, kwargs, out)
         return out
 
     def _log(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -135,6 +143,14 @@ class OperatorLog(Meter, TorchDispatchMode):
         if torch_internals.backward_number() is not None:
             return RECOMPUTE if is_recorded else BACKWARD
         return FORWARD if is_recorded and any(one.requires_grad for one in tensors_in(args)) else OTHER
+
+
+def _know_values(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Draw a fake tensor's integers for real, so that the program can read each."""
+    if out.numel() <= _MOST_DRAWN:
+        with _disable_current_modes():
+            out.constant = func(*args, **kwargs)
+        out.fake_mode.fake_tensor_converter.add_constant_storage_mapping(out)
 
 
 def _num_counts(func: Any, args: Any, kwargs: Any) -> int:

@@ -16,8 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from worldsize.gpus import tensors
+from worldsize.gpus.answers import Gpus
+from worldsize.hardware import Cluster
 from worldsize.launch.worker import spans
-from worldsize.paper import cuda, group, no_data, node, operator_log, reducer, threads, torch_internals
+from worldsize.paper import files, group, no_data, node, operator_log, reducer, refusals, threads, torch_internals
 from worldsize.paper.levels import LevelMeter
 from worldsize.paper.record import RankRecord
 from worldsize.paper.recorder import Recorder, Unobserved
@@ -25,7 +28,7 @@ from worldsize.paper.side import NeedsRanks, Side
 
 
 def record(
-    fn: Callable[..., Any], args: Sequence[Any], world_size: int, local_world_size: int, ranks: Sequence[int]
+    fn: Callable[..., Any], args: Sequence[Any], world_size: int, cluster: Cluster, ranks: Sequence[int]
 ) -> bytes:
     """Record `fn(*args)` as one of these ranks runs it, and return JSON; see `worldsize.paper.record`.
 
@@ -33,36 +36,42 @@ def record(
     recorded, return a JSON list of the ranks that must be recorded together.
     """
     try:
-        text = _recorded(fn, args, world_size, local_world_size, ranks).to_json()
+        text = _recorded(fn, args, world_size, cluster, ranks).to_json()
     except NeedsRanks as error:
         text = json.dumps(error.ranks)
     return text.encode()
 
 
 def _recorded(
-    fn: Callable[..., Any], args: Sequence[Any], world_size: int, local_world_size: int, ranks: Sequence[int]
+    fn: Callable[..., Any], args: Sequence[Any], world_size: int, cluster: Cluster, ranks: Sequence[int]
 ) -> RankRecord:
     rank, side = ranks[dist.get_rank()], Side(ranks)
     dist.destroy_process_group()
-    _be(rank, world_size, local_world_size)
-    recorder = Recorder(rank, world_size, Unobserved(), side)
+    _be(rank, world_size, cluster.gpus_per_node)
+    recorder = Recorder(rank, world_size, Unobserved(), side, cluster.missing_transfers())
+    gpus = Gpus(
+        cluster.gpu, cluster.gpus_per_node, rank % cluster.gpus_per_node, recorder.note_count, recorder.note_kind
+    )
+    tensors.put_on_cpu()
     torch_internals.keep_host_work_real()
     torch_internals.trace_nothing()
     torch_internals.convert_in_place()
+    torch_internals.truncate_without_looking()
     operator_log.answer_unread()
     no_data.refuse_copies_of_data()
-    cuda.stand_in()
+    files.write_nothing(recorder)
+    refusals.refuse_offload()
     torch_internals.shard_without_others()
     torch_internals.infer_shapes_for_real()
     torch_internals.give_addresses()
     reducer.install()
-    group.join(recorder)
-    node.report_questions(recorder.note_question)
+    group.join(recorder, gpus)
+    node.report_questions(recorder.note_count)
     spans.stop(recorder.span)
     refused = threads.refuse_operators()
     start_s = time.process_time()
     with _on_paper(recorder) as meter:
-        with cuda.saying_why():
+        with refusals.saying_why():
             value = fn(*args)
         if refused:
             raise refused[0]
@@ -85,6 +94,8 @@ def _recorded(
         without_flops=recorder.log.without_flops,
         local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]) if recorder.asked_at else 0,
         asked_at=recorder.asked_at,
+        gpu=cluster.gpu.name if recorder.asked_kind_at else "",
+        asked_kind_at=recorder.asked_kind_at,
         cpu_s=time.process_time() - start_s,
         peak_process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         * (1 if sys.platform == "darwin" else 1024),
@@ -112,7 +123,6 @@ def _on_paper(recorder: Recorder) -> Iterator[LevelMeter]:
             register_optimizer_step_post_hook(lambda optimizer, *_: recorder.end_update(optimizer)),
         ):
             stack.callback(handle.remove)
-        stack.enter_context(cuda.OnCpu())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         recorder.log.start()
         stack.callback(recorder.log.__exit__, None, None, None)

@@ -86,7 +86,8 @@ class RankRecord:
     often each occurs in the batch. A step without a number has a duration.
 
     `without_flops` counts the calls of custom operators without a formula for flops. `asked_at` is the first line that
-    asked for a node's number of ranks, if any, and `local_world_size` the answer that it got.
+    asked for a node's number of ranks, if any, and `local_world_size` the answer that it got; `asked_kind_at` and `gpu`
+    are the same for its kind of GPU.
     """
 
     rank: int
@@ -104,6 +105,8 @@ class RankRecord:
     without_flops: Mapping[str, int] = field(default_factory=dict)
     local_world_size: int = 0
     asked_at: str = ""
+    gpu: str = ""
+    asked_kind_at: str = ""
     cpu_s: float = 0.0
     peak_process_bytes: int = 0
 

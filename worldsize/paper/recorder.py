@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,7 +16,8 @@ from worldsize.emulate.protocol.record import COMPUTE, POST, Step
 from worldsize.emulate.worker.steps import StepRecorder
 from worldsize.emulate.worker.waits import Waits
 from worldsize.emulate.worker.works import Fulfilments, Future, Observer, PendingCall, Work
-from worldsize.paper.operator_log import OperatorLog
+from worldsize.paper.node import line_of_program
+from worldsize.paper.operator_log import OperatorLog, UnreadNumber
 from worldsize.paper.record import BEGIN, END, OTHER, Boundary, RecordedGroup, RecordedPost
 from worldsize.paper.side import Side
 
@@ -37,16 +39,19 @@ class PaperWork(Work):
 class Recorder(StepRecorder):
     """The record of a rank as it grows."""
 
-    def __init__(self, rank: int, world_size: int, observer: Observer, side: Side) -> None:
+    def __init__(
+        self, rank: int, world_size: int, observer: Observer, side: Side, missing: Mapping[str, str] | None = None
+    ) -> None:
         self.log = OperatorLog(self._note_work)
-        super().__init__(self.log)
+        super().__init__(self.log, missing or {})
+        self.folder = os.path.realpath(os.getcwd())  # the program's folder, which it may leave
         self.rank, self.world_size, self.observer, self.side = rank, world_size, observer, side
         self.waits, self.fulfilments = Waits(lambda: None), Fulfilments()
         self.batches: list[Counter[int]] = []
         self.posts: list[RecordedPost] = []
         self.groups: dict[RecordedGroup, int] = {}
         self.boundaries: list[Boundary] = []
-        self.asked_at = ""  # the first line that asked how many ranks a node has
+        self.asked_at = self.asked_kind_at = ""  # the first line that asked how many ranks a node has, or for its GPU
         self._num_collectives: Counter[int] = Counter()
         self._is_begun = False
         self._optimizers: WeakKeyDictionary[object, int] = WeakKeyDictionary()  # optimizer -> its number
@@ -88,9 +93,13 @@ class Recorder(StepRecorder):
         self.side.carry(op, [*inputs, *outputs], peer, ranks)
         return PaperWork(self, number, PendingCall(op, ranks, peer), lambda _: None, result)
 
-    def note_question(self, line: str) -> None:
+    def note_count(self, line: str = "") -> None:
         """Record the first line of the program that asks how many ranks a node has."""
-        self.asked_at = self.asked_at or line
+        self.asked_at = self.asked_at or line or line_of_program()
+
+    def note_kind(self) -> None:
+        """Record the first line of the program that asks what GPU it has."""
+        self.asked_kind_at = self.asked_kind_at or line_of_program()
 
     # the steps of training
 
@@ -134,6 +143,10 @@ class Recorder(StepRecorder):
         """Return NaN: the time is known only once the record is priced."""
         self.note_host()
         return float("nan")
+
+    def ask_time(self) -> Callable[[], float]:
+        """Return a function that returns what is printed as nan and decides nothing: the time is known once priced."""
+        return UnreadNumber
 
     def flush(self) -> None:
         """Do nothing: there is no conductor."""

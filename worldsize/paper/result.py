@@ -150,8 +150,8 @@ class PaperRun(StepFigures):
         """Price the same record on another cluster.
 
         Raises:
-            ValueError: the cluster is unknown or has too few GPUs, or the program asked how many ranks a node has and
-                this cluster's nodes have a different number.
+            ValueError: the cluster is unknown or has too few GPUs, or the program asked how many ranks a node has or
+                what GPU, and this cluster's nodes have a different number or GPU.
         """
         found = cluster_of(cluster, self.world_size)
         num_ranks = min(found.gpus_per_node, self.world_size)
@@ -161,6 +161,11 @@ class PaperRun(StepFigures):
                     f"the program asks how many ranks a node has ({one.asked_at}); it was recorded with "
                     f"{one.local_world_size}, and on {found.name} there are {num_ranks}: record it again with "
                     f"ws.paper(..., cluster=...)"
+                )
+            if one.gpu not in ("", found.gpu.name):
+                raise ValueError(
+                    f"the program asks what GPU it has ({one.asked_kind_at}); it was recorded with {one.gpu}, and "
+                    f"{found.name} has {found.gpu.name}: record it again with ws.paper(..., cluster=...)"
                 )
         return PaperRun(self.records, found, self.tokens_per_step)
 

@@ -105,7 +105,7 @@ def paper(
                 fn,
                 args,
                 world_size,
-                found.gpus_per_node,
+                found,
                 list(of),
                 world_size=len(of),
                 backend="gloo",

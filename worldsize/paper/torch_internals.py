@@ -104,6 +104,16 @@ def shard_without_others() -> None:
     _fsdp_param._chunk_with_empty = _Shards
 
 
+def truncate_without_looking() -> None:
+    """Let `trunc_normal_` clamp what it draws, rather than look whether a number must be drawn again."""
+
+    def draw(tensor: torch.Tensor, mean: float, std: float, a: float, b: float, generator: Any = None) -> torch.Tensor:
+        with torch.no_grad():
+            return tensor.normal_(mean, std, generator=generator).clamp_(a, b)
+
+    torch.nn.init._no_grad_trunc_normal_ = draw
+
+
 class _Shards:
     """The equal shards of a tensor along a dim, the last ones smaller or empty, each made on access."""
 

@@ -16,7 +16,6 @@ from processes import STAY, are_gone, told_pids
 import worldsize as ws
 from worldsize import framing
 from worldsize.launch import command
-from worldsize.launch.command import torchrun
 from worldsize.launch.display.view import View
 from worldsize.launch.launcher import elastic
 from worldsize.launch.launcher.flags import Flags
@@ -24,6 +23,7 @@ from worldsize.launch.protocol.call_log import CallLog
 from worldsize.launch.protocol.messages import Hello, RunScript
 from worldsize.launch.protocol.process import AGENT_PID, SOCKET
 from worldsize.message import pack, pack_and_send, read
+from worldsize.paper import torchrun
 
 SCRIPT = """
 import os, signal, sys

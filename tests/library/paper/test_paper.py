@@ -649,28 +649,15 @@ def test_a_program_on_a_gpu_is_recorded_as_on_the_cpu(program):
     assert (gpu.step_s, gpu.peak_bytes) == (cpu.step_s, cpu.peak_bytes)
 
 
-def on_paper_says(name):
+def numbers_a_gpu():
     import torch
 
-    if name == "Stream":
-        return torch.cuda.Stream()
-    if name == "max_memory_allocated":
-        return torch.cuda.max_memory_allocated()
-    if name == "Generator":
-        return torch.Generator("cuda")
     return torch.device(0)
 
 
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [
-        ("Stream", r"there is no CUDA: .*ws\.device\(\)"),
-        ("max_memory_allocated", r"run\.memory"),
-        ("Generator", r"make one with torch\.Generator\(\)"),
-        ("device", r'no GPU to number: use ws\.device\(\) .* or torch\.device\("cuda", 0\)'),
-    ],
-)
-def test_what_needs_a_gpu_is_refused_with_its_line(name, instead):
-    with pytest.raises(ws.RankFailed, match=instead) as caught:
-        ws.paper(on_paper_says, name, world_size=2, cluster="dgx-h100", echo=False)
-    assert f"return torch.{'' if name in ('Generator', 'device') else 'cuda.'}{name}(" in str(caught.value)
+def test_a_gpu_by_its_number_alone_is_refused_with_its_line():
+    with pytest.raises(
+        ws.RankFailed, match=r'no GPU to number: use ws\.device\(\) .* or torch\.device\("cuda", 0\)'
+    ) as caught:
+        ws.paper(numbers_a_gpu, world_size=2, cluster="dgx-h100", echo=False)
+    assert "return torch.device(0)" in str(caught.value)

@@ -16,7 +16,9 @@ OPTIONS = {"world_size": 16, "cluster": "h100-ndr-x8", "echo": False}
 
 
 def saves(torch, dist):
-    torch.save(torch.nn.Linear(3, 3).state_dict(), "/tmp/never-written")
+    import io
+
+    torch.save(torch.nn.Linear(3, 3).state_dict(), io.BytesIO())
 
 
 def pickles(torch, dist):

@@ -142,7 +142,7 @@ class Emulation:
             local_world_size=self._cluster.gpus_per_node,
             compute=Compute(self._compute, self._scale, self._cluster.gpu),
             allow=None if allow is None else sorted(allow),
-            missing=_missing_transfers(self._cluster),
+            missing=self._cluster.missing_transfers(),
         )
 
     @property
@@ -422,17 +422,6 @@ class Emulation:
         for connection in self._connections:
             connection.theirs.close()
             connection.ours.close()
-
-
-def _missing_transfers(cluster: Cluster) -> dict[str, str]:
-    """Map each transfer that the cluster cannot carry out to the reason."""
-    missing: dict[str, str] = {}
-    for transfer in TRANSFERS:
-        try:
-            cluster.transfer_route(0, transfer)
-        except ValueError as error:
-            missing[transfer] = str(error)
-    return missing
 
 
 def _post_of(connection: _RankConnection, posted: Posted, body: bytes, world_size: int) -> Post:

@@ -24,9 +24,15 @@ from worldsize.emulate.worker.client import Client, Observer
 from worldsize.emulate.worker.compute import meter_of
 from worldsize.emulate.worker.steps import StepRecorder
 from worldsize.emulate.worker.works import Work, lead_collected_futures, seconds
+from worldsize.gpus import answers, attention, tensors
+from worldsize.gpus.answers import Gpus
+from worldsize.gpus.imports import when_imported
+from worldsize.gpus.memory import GpuMemory
 from worldsize.memory.meter import note_communication
+from worldsize.units import format_bytes
 
 BACKEND = "emulated"
+_MOST_BYTES = (1 << 31) - 1  # ctypes.string_at takes no more
 _OF_MESH = "mesh_"  # prefix of torch's description of a group along a mesh dimension
 _client: Any = None  # a `Client`, or a stand-in for one
 
@@ -230,12 +236,15 @@ def join(
     compute: Compute,
     missing: Mapping[str, str],
     observer: Observer,
+    local_world_size: int,
 ) -> Client:
     """Join a default process group on the emulated cluster, and return this rank's client."""
     client = Client(sock, rank, world_size, allow, meter_of(compute), observer, missing)
     make = _Groups(client, world_size).make
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
-    lead_here(BACKEND, client)
+    gpus = Gpus(compute.gpu, local_world_size, rank % local_world_size)
+    lead_here(BACKEND, client, gpus)
+    tensors.put_on_cpu()
     torch_internals.refuse_native_groups(_not_emulated(client))
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
     threads.install(client)
@@ -246,8 +255,11 @@ def join(
     return client
 
 
-def lead_here(backend: str, client: StepRecorder) -> None:
-    """Make this process's groups, hooks, streams and virtual time those of a client, by the backend of this name."""
+def lead_here(backend: str, client: StepRecorder, gpus: Gpus) -> None:
+    """Make this process's groups, hooks, GPUs, streams and virtual time those of a client.
+
+    Groups have the backend of this name.
+    """
     global _client
     _client = client
     torch_internals.lead_every_group_to(backend)
@@ -255,6 +267,8 @@ def lead_here(backend: str, client: StepRecorder) -> None:
     dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier  # torch's is Gloo's alone
     lead_collected_futures()
     streams.install(client)
+    when_imported("torch.distributed.tensor", attention.shard_by_batch_and_heads)
+    answers.answer(gpus, GpuMemory(gpus).answers(), streams.OF_A_GPU)
 
 
 class _Groups:
@@ -354,6 +368,11 @@ def _name_of_type(dtype: torch.dtype, reduction: str) -> str:
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
+    if tensor.nbytes > _MOST_BYTES:
+        raise ValueError(
+            f"a tensor of {format_bytes(tensor.nbytes)} in one call: an emulated cluster sends real data, at most "
+            f"{format_bytes(_MOST_BYTES)} a tensor; use less, or run this on paper, where tensors have no data"
+        )
     whole = (tensor if tensor.is_cpu else tensor.cpu()).contiguous()
     return ctypes.string_at(whole.data_ptr(), whole.nbytes)
 

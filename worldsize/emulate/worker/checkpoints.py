@@ -7,10 +7,7 @@ calls `async_save` and writes in a different one, with its own lane, so only the
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.util
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,6 +16,7 @@ from typing import Any
 from worldsize.emulate.worker import files
 from worldsize.emulate.worker.client import Client
 from worldsize.emulate.worker.wrapping import around
+from worldsize.gpus.imports import when_imported
 from worldsize.memory import host
 
 _PACKAGE = "torch.distributed.checkpoint"
@@ -33,7 +31,7 @@ def install(client: Client) -> None:
         ("filesystem", "_FileSystemWriter", "write_data", written),
         ("filesystem", "FileSystemReader", "read_data", read),
     ):
-        _when_imported(f"{_PACKAGE}.{module}", partial(_change, owner=owner, name=name, call=call))
+        when_imported(f"{_PACKAGE}.{module}", partial(_change, owner=owner, name=name, call=call))
 
 
 def _change(module: Any, owner: str, name: str, call: Callable[..., Any]) -> None:
@@ -79,34 +77,3 @@ def _transfer_files(client: Client, direction: str, folder: Any, parts: Sequence
     for name, of_file_bytes in size_bytes.items():
         transfer = files.transfer_of_file(client, os.path.join(folder, name), direction)
         files.transfer_if_described(client, transfer, of_file_bytes, {"read": "load", "write": "save"}[direction])
-
-
-def _when_imported(name: str, change: Callable[[Any], None]) -> None:
-    """Patch a module now or right after its import: importing it here would take half a second."""
-    if name in sys.modules:
-        change(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, _Finder(name, change))
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """A finder that finds one module as Python does, and patches it after its import."""
-
-    def __init__(self, name: str, change: Callable[[Any], None]) -> None:
-        self._name, self._change = name, change
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        """Return the spec of the module; None for any other."""
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)  # so that the next finder of this kind, or Python, finds it
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                run(module)
-                self._change(module)
-
-            spec.loader.exec_module = exec_module
-        return spec

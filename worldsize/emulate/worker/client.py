@@ -117,10 +117,24 @@ class Client(StepRecorder):
 
     def elapsed_s(self) -> float:
         """Ask the conductor for the virtual time of this rank, in seconds."""
-        answer: list[bytes] = []
-        self.await_answer(self.post(ASK, "", (), b"", answer.append, None, dtype="", num_items=0))
+        time_s = self.ask_time()()
         self.note_host()
-        return struct.unpack("d", answer[0])[0]
+        return time_s
+
+    def ask_time(self) -> Callable[[], float]:
+        """Ask the conductor for the virtual time of the current lane here, in seconds.
+
+        What is returned waits for the answer.
+        """
+        answer: list[bytes] = []
+        work = self.post(ASK, "", (), b"", answer.append, None, dtype="", num_items=0)
+
+        def time_s() -> float:
+            if not answer:
+                self.await_answer(work)
+            return struct.unpack("d", answer[0])[0]
+
+        return time_s
 
     def post(
         self,

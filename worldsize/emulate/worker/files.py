@@ -85,7 +85,7 @@ def _timed_save(client: Client, before: Any) -> Any:
             with contextlib.suppress(Exception):  # on an error, the transfer takes no time
                 if copied_bytes := bytes_on_gpu(obj):
                     transfer_if_described(client, "to host", copied_bytes, "torch.save")
-                if (path := _path(f)) is not None:
+                if (path := path_of(f)) is not None:
                     end = _position(f)
                     size_bytes = os.path.getsize(path) if start is None or end is None else end - start
                     transfer_if_described(client, transfer_of_file(client, path, "write"), size_bytes, "torch.save")
@@ -100,7 +100,7 @@ def _timed_load(client: Client, before: Any) -> Any:
             loaded = before(f, *args, **kwargs)
         if not _is_for_checkpoint():
             with contextlib.suppress(Exception):
-                if (path := _path(f)) is not None:
+                if (path := path_of(f)) is not None:
                     transfer_if_described(
                         client, transfer_of_file(client, path, "read"), os.path.getsize(path), "torch.load"
                     )
@@ -129,7 +129,7 @@ def _position(f: Any) -> int | None:
         return None
 
 
-def _path(f: Any) -> str | None:
+def path_of(f: Any) -> str | None:
     """Return the path of a file, given as a path or open; None for a file in memory."""
     name = f if isinstance(f, str | os.PathLike) else getattr(f, "name", None)
     return os.fspath(name) if isinstance(name, str | os.PathLike) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import cast
@@ -33,7 +33,7 @@ class StepRecorder:
         self._recording = threading.RLock()  # guards `_steps` and its marks
         self._steps: list[Step] = []
         self._here = _ThreadWork(meter)
-        self._last_marks: dict[str, int] = {}  # lane -> the mark that it set last
+        self._lanes: dict[str, None] = {}  # those with work or marks so far, in order
         self._num_marks = self.host_mark = 0  # the latter is where the program itself last waited, once it has streams
         self.is_in_child = False  # true in a process that the rank has forked
         self.last_backward: Backward | None = None  # until its end
@@ -106,6 +106,7 @@ class StepRecorder:
         """Record the work inside the block on this lane, no earlier than the mark `after`."""
         self._note_work()
         before, self._here.lane = self._here.lane, lane
+        self._lanes[lane] = None
         try:
             if after:
                 self.join(after)
@@ -113,6 +114,12 @@ class StepRecorder:
         finally:
             self._note_work()
             self._here.lane = before
+
+    def switch_to(self, lane: str) -> None:
+        """Record this thread's work from now on on this lane."""
+        self._note_work()
+        self._here.lane = lane
+        self._lanes[lane] = None
 
     @contextmanager
     def in_thread(self, lane: str, after: int) -> Iterator[None]:
@@ -123,11 +130,16 @@ class StepRecorder:
         with self.on_lane(lane, after):
             yield
 
+    def ask_time(self) -> Callable[[], float]:
+        """Ask for the time of the current lane here, in seconds; what is returned waits for the answer."""
+        raise NotImplementedError
+
     def mark(self) -> int:
         """Set a mark here on the current lane, and return its number."""
         with self._recording:
             self._num_marks += 1
-            number = self._last_marks[self._here.lane] = self._num_marks
+            number = self._num_marks
+            self._lanes[self._here.lane] = None
             self.step(MARK, number)
         return number
 
@@ -137,7 +149,7 @@ class StepRecorder:
 
     def join_all(self) -> None:
         """Let the current lane wait for every other lane's steps so far."""
-        for lane in [lane for lane in self._last_marks if lane != self._here.lane]:
+        for lane in [lane for lane in self._lanes if lane != self._here.lane]:
             with self.on_lane(lane):
                 mark = self.mark()
             self.join(mark)

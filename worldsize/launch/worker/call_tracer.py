@@ -49,6 +49,7 @@ _PEERS = ("dst", "group_dst", "src", "group_src")
 _FOREVER_NS = 1 << 63
 _PAUSE_S = 0.05
 _noted_ns: deque[list[int]] = deque(maxlen=1000)  # start and end of the last logged calls
+_installed: _Tracer | None = None
 
 
 class _Inside(threading.local):
@@ -215,7 +216,8 @@ def install(call_log: CallLog) -> _Tracer:
     from torch.distributed import distributed_c10d
 
     work = distributed_c10d.Work
-    tracer = _Tracer(call_log, work)
+    global _installed
+    tracer = _installed = _Tracer(call_log, work)
     for name, payload in _PAYLOADS.items():
         if fn := getattr(distributed_c10d, name, None):
             noted = tracer.wrap(fn, payload)
@@ -241,6 +243,11 @@ def _delayed(destroy: Callable[..., None]) -> Callable[..., None]:
         destroy(*args, **kwargs)
 
     return delayed
+
+
+def num_calls() -> int:
+    """Return how many calls of torch.distributed this process has logged."""
+    return 0 if _installed is None else _installed._num_calls
 
 
 def native() -> dict[str, Any]:

@@ -30,6 +30,7 @@ PRELOAD = (
     "torch.nn.parallel",
     "torch.optim",
     "torch._dynamo",
+    "torch.distributed.tensor.experimental",
     "torch.utils.serialization.config",  # sending tensors imports these two, otherwise again in every rank
     "numpy.ctypeslib",
     "safetensors.torch",

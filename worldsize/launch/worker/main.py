@@ -305,6 +305,7 @@ def _join_emulated(assignment: RankAssignment, job: RunFunction, cluster: Emulat
         compute=cluster.compute,
         missing=cluster.missing,
         observer=assignment.observer,
+        local_world_size=cluster.local_world_size,
     )
     spans.stop(client.span)
 

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import sys
 import types
 from typing import Any
 
+from worldsize.launch.worker import call_tracer
 
-def play(path: str, *args: str) -> None:
-    """Run a script as `__main__`, as Python would."""
+
+def play(path: str, *args: str) -> bool:
+    """Run a script as `__main__`, as Python would; return whether it joined a process group or communicated.
+
+    Raises:
+        SystemExit: the script ended by it with another exit code than 0; its message, if any, has been printed.
+    """
+    import torch.distributed
+    from torch.distributed import device_mesh, distributed_c10d
+
+    init, num_joined = distributed_c10d.init_process_group, itertools.count()
+
+    @functools.wraps(init)
+    def join(*args: Any, **kwargs: Any) -> Any:
+        next(num_joined)
+        return init(*args, **kwargs)
+
+    for module in (torch.distributed, distributed_c10d, device_mesh):
+        module.init_process_group = join  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        _play(path, *args)
+    except SystemExit as leave:
+        if _exit_code(leave):
+            raise
+    return next(num_joined) > 0 or call_tracer.num_calls() > 0
+
+
+def _play(path: str, *args: str) -> None:
     sys.argv = [path, *args]
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     module = types.ModuleType("__main__")
@@ -19,8 +48,14 @@ def play(path: str, *args: str) -> None:
         exec(compile(file.read(), path, "exec"), module.__dict__)
 
 
-def play_joined(path: str, *args: str) -> None:
-    """Run a script as `__main__` on a rank that has already joined its group, such as one of an emulated cluster.
+def play_in(env: dict[str, str], path: str, *args: str) -> None:
+    """Run a script as `play_joined` does, with these environment variables as well."""
+    os.environ.update(env)
+    play_joined(path, *args)
+
+
+def play_joined(path: str, *args: str) -> bool:
+    """Run a script as `play` does on a rank that has joined its group, on an emulated cluster or on paper.
 
     The script's own `init_process_group` does nothing, and it cannot join a second time.
     """
@@ -36,12 +71,10 @@ def play_joined(path: str, *args: str) -> None:
             )
 
     dist.init_process_group = distributed_c10d.init_process_group = joined
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[1:1] = [folder for folder in given if folder not in sys.path]  # this process has started without them
     os.environ.update(_set_by_torchrun(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))))
-    try:
-        play(path, *args)
-    except SystemExit as leave:
-        if code := exit_code(leave):
-            raise SystemExit(code) from None
+    return play(path, *args)
 
 
 def _set_by_torchrun(rank: int, world_size: int, local_world_size: int) -> dict[str, str]:
@@ -53,7 +86,7 @@ def _set_by_torchrun(rank: int, world_size: int, local_world_size: int) -> dict[
     return {name: str(value) for name, value in (role | nodes | elastic | master).items()}
 
 
-def exit_code(leave: SystemExit) -> int:
+def _exit_code(leave: SystemExit) -> int:
     """Return the exit code of a `SystemExit`; print a message in its place, as Python would."""
     if leave.code is None or isinstance(leave.code, int):
         return leave.code or 0

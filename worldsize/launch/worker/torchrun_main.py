@@ -13,12 +13,13 @@ import socket
 import sys
 import time
 
+from worldsize.launch.protocol import codec
 from worldsize.launch.protocol.messages import Done, Hello, RunFunction
 from worldsize.launch.protocol.process import AGENT_PID, SOCKET, die_with_parent
 from worldsize.launch.worker import main as worker
 from worldsize.launch.worker import spans
 from worldsize.launch.worker.main import Membership, RankAssignment
-from worldsize.launch.worker.run_as_main import exit_code, play
+from worldsize.launch.worker.run_as_main import play
 from worldsize.message import pack_and_send
 
 
@@ -66,16 +67,15 @@ def _run_script(link: worker.LauncherLink) -> int:
     """The exit code of the script, once the launcher has a report of how it went."""
     start_s = time.monotonic()
     try:
-        play(*sys.argv[1:])
+        has_joined = play(*sys.argv[1:])
     except SystemExit as leave:
-        if code := exit_code(leave):
-            link.report(leave)
-            return code
+        link.report(leave)
+        return leave.code if isinstance(leave.code, int) else 1
     except BaseException as error:
         link.report(error)
         return 1
     link.send_events()
-    link.send(Done(spans.drain(), time.monotonic() - start_s))
+    link.send(Done(spans.drain(), time.monotonic() - start_s), codec.encode(has_joined))
     return 0
 
 
