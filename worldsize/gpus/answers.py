@@ -165,9 +165,14 @@ def answer(gpus: Gpus, memory: Mapping[str, Callable[..., Any]], streams: Mappin
 
 
 def _for_program(torchs: Any, own: Any) -> Any:
-    """Make a function that answers the program by `own` and torch's code by torch's function; classes are replaced."""
+    """Make a function that answers the program by `own` and torch's code by torch's function.
+
+    A class is replaced with a class, since programs name it in annotations.
+    """
     if isinstance(own, type):
         return own
+    if isinstance(torchs, type):
+        return type(torchs.__name__, (), {"__new__": lambda _cls, *args, **kwargs: own(*args, **kwargs)})
 
     @functools.wraps(torchs)
     def call(*args: Any, **kwargs: Any) -> Any:

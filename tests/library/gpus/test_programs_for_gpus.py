@@ -125,6 +125,17 @@ def test_events_on_paper_have_no_time_yet():
         ON_PAPER(lambda: times() > 1)
 
 
+def annotates():
+    def graph_of(stream: torch.cuda.Stream | None, where: torch.cuda.device | int) -> torch.cuda.CUDAGraph | None:
+        return None
+
+    return list(graph_of.__annotations__) == ["stream", "where", "return"]
+
+
+def test_classes_remain_classes_in_annotations():
+    assert here(annotates)
+
+
 def times_without():
     event = torch.cuda.Event()
     event.record()
