@@ -32,14 +32,6 @@ def report_questions(report: Callable[[str], None]) -> None:
     os._Environ.__getitem__ = getitem
 
 
-def line_of_program() -> str:
-    """Return the program's line that is being executed; empty if there is none."""
-    frame = sys._getframe(1)
-    while frame and not is_program(frame.f_code.co_filename):
-        frame = frame.f_back
-    return quote_line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
-
-
 def _asking_line() -> str:
     """Return the line that asks; empty if it is not in the program."""
     frame = sys._getframe(2)

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from worldsize.gpus import tensors
 from worldsize.gpus.answers import Gpus
 from worldsize.hardware import Cluster
-from worldsize.launch.worker import spans
+from worldsize.launch.worker import call_tracer, spans
 from worldsize.paper import files, group, no_data, node, operator_log, reducer, refusals, threads, torch_internals
 from worldsize.paper.levels import LevelMeter
 from worldsize.paper.record import RankRecord
@@ -68,6 +68,7 @@ def _recorded(
     group.join(recorder, gpus)
     node.report_questions(recorder.note_count)
     spans.stop(recorder.span)
+    call_tracer.refuse_gaps()
     refused = threads.refuse_operators()
     start_s = time.process_time()
     with _on_paper(recorder) as meter:

@@ -16,7 +16,8 @@ from worldsize.emulate.protocol.record import COMPUTE, POST, Step
 from worldsize.emulate.worker.steps import StepRecorder
 from worldsize.emulate.worker.waits import Waits
 from worldsize.emulate.worker.works import Fulfilments, Future, Observer, PendingCall, Work
-from worldsize.paper.node import line_of_program
+from worldsize.memory.ledger import line_of_program
+from worldsize.memory.program_lines import quote_line
 from worldsize.paper.operator_log import OperatorLog, UnreadNumber
 from worldsize.paper.record import BEGIN, END, OTHER, Boundary, RecordedGroup, RecordedPost
 from worldsize.paper.side import Side
@@ -95,11 +96,11 @@ class Recorder(StepRecorder):
 
     def note_count(self, line: str = "") -> None:
         """Record the first line of the program that asks how many ranks a node has."""
-        self.asked_at = self.asked_at or line or line_of_program()
+        self.asked_at = self.asked_at or line or quote_line(*line_of_program())
 
     def note_kind(self) -> None:
         """Record the first line of the program that asks what GPU it has."""
-        self.asked_kind_at = self.asked_kind_at or line_of_program()
+        self.asked_kind_at = self.asked_kind_at or quote_line(*line_of_program())
 
     # the steps of training
 

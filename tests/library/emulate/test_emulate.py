@@ -72,8 +72,8 @@ def every_operation():
     work = dist.all_reduce(mine, async_op=True)
     work.wait()
     gave["asynchronous"] = mine
-    gave["transposed"] = torch.ones(3, 2).t() * rank
-    dist.all_reduce(gave["transposed"])
+    gave["in_channels_last"] = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last) * rank
+    dist.all_reduce(gave["in_channels_last"])
     gave["empty"] = torch.ones(0)
     dist.all_reduce(gave["empty"])
     pair = dist.new_group([0, 2])

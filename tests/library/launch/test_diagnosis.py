@@ -1,11 +1,22 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from worldsize.launch.protocol.call_log import BROKEN, DONE, WAITING, Call
 from worldsize.launch.protocol.failure import Failure, of_status
 from worldsize.launch.protocol.source import Line
-from worldsize.launch.reports.diagnosis import FAILED, RETURNED, RUNNING, StoppedRank, diagnose, mismatch, name_ranks
+from worldsize.launch.reports import cures
+from worldsize.launch.reports.diagnosis import (
+    FAILED,
+    RETURNED,
+    RUNNING,
+    StoppedRank,
+    diagnose,
+    mismatch,
+    name_ranks,
+    parting,
+)
 from worldsize.launch.reports.text import blame, describe_failure, describe_hang, held_up
 
 LINE = Line("/tmp/a.py", 3, "step", "f()")
@@ -136,6 +147,7 @@ def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
         "  a.py, line 3, in step",
         "    f()",
         "Rank 3 stopped outside any call, and did not report where",
+        f"{cures.SAME_STEPS}",
     ]
     odd = StoppedRank(1, RETURNED, [], [collective(1, op="barrier")])
     assert describe_hang([waits(0, collective(1, WAITING)), odd], "Too late.").splitlines()[1:3] == [
@@ -144,6 +156,80 @@ def test_a_hang_is_told_with_every_rank_s_place_and_alike_ones_together():
         "Rank 1 had already returned.",
     ]
     assert describe_hang([], "Too late.") == "Too late.\nNone of them had started."
+
+
+def at(line, sequence, state=DONE, **kwargs):
+    return collective(sequence, state, line=Line("/tmp/a.py", line, "step", ""), **kwargs)
+
+
+def test_calls_that_pair_up_by_luck_part_where_their_lines_do():
+    ahead = [at(5, 1), at(5, 2), at(7, 3), at(5, 4, WAITING)]  # one call at line 7 more
+    usual = [at(5, 1), at(5, 2), at(5, 3)]
+    report = describe_hang([waits(0, *ahead), waits(1, *usual), waits(2, *usual, at(6, 4))], "Late.").splitlines()
+    assert report[1].startswith("Rank 0 waits for rank 1 in collective 4")
+    assert report[2] == (
+        "The ranks' calls part at collective 3: Rank 0 at a.py, line 7, in step, "
+        "ranks 1 and 2 at a.py, line 5, in step."
+    )
+    assert report[-1] == f"{cures.SAME_CALLS}"
+
+
+def test_calls_that_agree_again_have_not_parted():
+    root = [at(5, 1), at(7, 2), at(8, 3), at(9, 4, WAITING)]  # its part of a scatter is at line 7
+    others = [at(5, 1), at(6, 2), at(8, 3)]
+    assert parting([waits(0, *root), StoppedRank(1, RETURNED, [], others)]) == ""
+    # of a log that begins later, nobody knows where its calls parted
+    assert parting([waits(0, *root[1:2], at(3, 3)), waits(1, *others[1:2], at(4, 3))]) == ""
+
+
+def test_a_parting_comes_before_the_mismatch_that_it_leads_to():
+    more = [at(5, 1), at(7, 2, shape=(1,)), at(8, 3, WAITING, shape=(1,))]
+    less = [at(5, 1), at(8, 2, shape=(1,)), at(8, 3, WAITING, shape=(9,))]
+    report = describe_hang([waits(0, *more), waits(1, *less)], "Late.").splitlines()
+    assert report[1].startswith("Collectives do not match: Rank 0 calls collective 3")
+    assert report[2].startswith("The ranks' calls part at collective 2: ")
+
+
+@pytest.mark.parametrize(
+    ("standings", "cure"),
+    [
+        ([waits(0, at(1, 1, WAITING)), waits(1, at(1, 1, WAITING, shape=(5,)))], cures.SAME_SIZES),
+        ([waits(0, at(1, 1, WAITING)), waits(1, at(1, 1, WAITING, op="barrier"))], cures.SAME_CALLS),
+        ([waits(0, at(1, 1, WAITING)), StoppedRank(1, RETURNED)], cures.SAME_STEPS),
+        ([waits(0, at(1, 1, WAITING)), waits(1)], cures.EVERY_RANK),
+        ([waits(0, Call(0, "send", peer=1)), waits(1, Call(0, "send", peer=0))], cures.SEND_FIRST),
+    ],
+)
+def test_every_diagnosis_ends_with_what_to_do(standings, cure):
+    assert describe_hang(standings, "Late.").splitlines()[-1] == str(cure)
+
+
+def test_a_mismatch_that_made_ranks_fail_says_what_to_do():
+    standings = [waits(0, at(1, 1, WAITING)), StoppedRank(1, FAILED, [], [at(1, 1, BROKEN, shape=(5,))])]
+    failures = blame([of_status(1, 6, 10)], standings)
+    assert describe_failure(failures, standings, 2).splitlines()[-1] == str(cures.SAME_SIZES)
+
+
+@pytest.mark.parametrize(
+    ("message", "part"),
+    [
+        ("Expected to have finished reduction in the prior iteration", "find_unused_parameters=True"),
+        ("invalid load key, '-'.", "the same collectives in the same order"),
+        ("FSDP expects uniform original parameter dtype but got", "shard the module with another dtype by itself"),
+        ("CUDA error: invalid device ordinal: there is no cuda:8", "LOCAL_RANK, not by RANK"),
+    ],
+)
+def test_known_errors_end_with_what_to_do(message, part):
+    failure = Failure(0, "RuntimeError", message, [], 1)
+    report = describe_failure([failure], [StoppedRank(0, FAILED)], 1).splitlines()
+    assert report[-1].startswith("What to do: ") and part in report[-1]
+
+
+def test_sections_of_the_troubleshooting_page_exist():
+    page = (Path(__file__).parents[3] / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    titles = {line[3:].lower().replace(" ", "-") for line in page.splitlines() if line.startswith("## ")}
+    known = [one for one in vars(cures).values() if isinstance(one, cures.Cure)]
+    assert {one.section for one in (*known, *cures._BY_TEXT.values())} <= titles
 
 
 def test_who_held_up_the_rest_comes_first():
@@ -221,7 +307,7 @@ def test_ranks_of_a_ring_that_stand_alike_are_told_together():
         "Ranks 0 to 7 wait for each other: rank 0 waits for rank 1 in send to rank 1, rank 1 waits for rank 2 in send "
         "to rank 2, rank 2 waits for rank 3 in send to rank 3, and so on round to rank 0."
     )
-    assert report[2] == "Ranks 0 to 7 stopped in send to the next rank" and len(report) == 5
+    assert report[2] == "Ranks 0 to 7 stopped in send to the next rank" and len(report) == 6
     other = replace(standings[3], calls=[Call(0, "send", peer=6, line=LINE, state=WAITING)])
     report = describe_hang([*standings[:3], other, *standings[4:]], "Deadlock.")
     assert report.count("stopped in send to rank") == 7  # ranks 3 and 5 alike

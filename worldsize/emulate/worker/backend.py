@@ -9,6 +9,7 @@ import ctypes
 import functools
 import operator
 import socket
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -28,8 +29,9 @@ from worldsize.gpus import answers, attention, tensors
 from worldsize.gpus.answers import Gpus
 from worldsize.gpus.imports import when_imported
 from worldsize.gpus.memory import GpuMemory
+from worldsize.memory.ledger import line_of_program
 from worldsize.memory.meter import note_communication
-from worldsize.units import format_bytes
+from worldsize.units import format_bytes, format_ranks
 
 BACKEND = "emulated"
 _MOST_BYTES = (1 << 31) - 1  # ctypes.string_at takes no more
@@ -51,6 +53,9 @@ class EmulatedGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:
         """Return the backend's name, as torch shows it."""
         return BACKEND
+
+    def __repr__(self) -> str:
+        return f"<{format_ranks(self.ranks)}>"
 
     @property
     def group_name(self) -> str:
@@ -84,6 +89,7 @@ class EmulatedGroup(dist.ProcessGroup):
         inputs, outputs = (list(map(torch_internals.unwrapped, tensors)) for tensors in (inputs, outputs))
         tensors, reduction = [*inputs, *outputs], fields.get("reduction", "")
         note_communication(tensors)
+        _warn_in_backward(op, outputs)
         mark = self._client.observer.posting(op, tensors, self, reduction, fields.get("peer"))
         work = self._client.post(
             op,
@@ -209,7 +215,8 @@ class EmulatedGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> Work:
         """Exchange the parts of one tensor, split along its first dimension."""
-        rows = input_splits or [tensor.shape[0] // self.size()] * self.size()
+        rows = _rows("input", tensor, input_splits, self.size())
+        _rows("output", output, output_splits, self.size())
         per_row = tensor.numel() // max(1, tensor.shape[0])
         return self._post("all_to_all", [tensor], [output], splits=[operator.index(num) * per_row for num in rows])
 
@@ -327,6 +334,45 @@ def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: b
     work = dist.barrier(group, async_op=True)
     if work is not None:
         work.wait(timeout)
+
+
+def _rows(name: str, tensor: torch.Tensor, splits: Sequence[int], num_ranks: int) -> Sequence[int]:
+    """Return how many rows of a tensor go to each rank, or come from it.
+
+    Raises:
+        ValueError: they do not add up to the tensor's.
+    """
+    num_rows = tensor.shape[0] if tensor.dim() else 0
+    if splits and (len(splits) != num_ranks or sum(splits) != num_rows):
+        raise ValueError(
+            f"all_to_all_single got {name}_split_sizes={list(splits)} for a tensor of {num_rows} rows and {num_ranks} "
+            f"ranks: give one number of rows for each rank, {num_rows} in all"
+        )
+    if not splits and num_rows % num_ranks:
+        raise ValueError(
+            f"all_to_all_single got an {name} of {num_rows} rows, which {num_ranks} ranks do not divide: give "
+            f"{name}_split_sizes"
+        )
+    return splits or [num_rows // num_ranks] * num_ranks
+
+
+def _warn_in_backward(op: str, outputs: Sequence[torch.Tensor]) -> None:
+    """Warn if gradients flow back through these results, as torch does on Gloo: they lack the other ranks' part."""
+
+    results = [one for one in outputs if torch.is_grad_enabled() and one.requires_grad and not one.is_leaf]
+    if not results:
+        return
+    filename, number = line_of_program()
+
+    def warn(_gradient: torch.Tensor) -> None:
+        text = (
+            f"{op} is not differentiable: backward takes it for the identity, so gradients lack the other ranks' part; "
+            f"use torch.distributed.nn.functional.{op}, or communicate under torch.no_grad()"
+        )
+        warnings.warn_explicit(text, UserWarning, filename, number)
+
+    for result in results:
+        result.register_hook(warn)
 
 
 def _last_of(call: Callable[..., Work], outputs: Sequence[Any], inputs: Sequence[Any], opts: Any) -> Work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from worldsize.launch.protocol.call_log import NEW_GROUP, WAITING, Call
 from worldsize.launch.protocol.source import Line, is_cell
+from worldsize.launch.reports.cures import EVERY_GROUP, EVERY_RANK, SAME_CALLS, SAME_SIZES, SAME_STEPS, SEND_FIRST, Cure
 
+_LEAST_PARTED = 2  # collectives from different lines, up to the last, that show that calls have parted
 _MOST_STEPS = 4  # steps of a cycle that are described
 RETURNED, FAILED, LOST, RUNNING = "has returned", "has failed", "was lost, as planned", "is still working"
 # collectives in which every rank's tensor must have the same number of items, whatever its shape
@@ -59,11 +62,16 @@ class StoppedRank:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One sentence on why nothing moved, and the culprits: the few ranks that differ, or that others wait for."""
+    """One sentence on why nothing moved, and the culprits: the few ranks that differ, or that others wait for.
+
+    `cure` says what to do; `place` is the number, in its group, of the collective that differs.
+    """
 
     sentence: str
     culprits: list[int]
+    cure: Cure
     calls: dict[int, Call] = field(default_factory=dict)
+    place: int = 0
 
 
 def diagnose(standings: Sequence[StoppedRank]) -> Diagnosis | None:
@@ -73,17 +81,53 @@ def diagnose(standings: Sequence[StoppedRank]) -> Diagnosis | None:
 
 def mismatch(standings: Sequence[StoppedRank]) -> Diagnosis | None:
     """Return the first collective of a group that differs between ranks; None if all known ones agree."""
+    by_place = _by_place(standings)
+    for place in sorted(by_place, key=lambda place: place[2]):
+        calls = by_place[place]
+        if len({_signature(call) for call in calls.values()}) > 1:
+            return _describe_mismatch(calls, place[2])
+    return None
+
+
+def parting(standings: Sequence[StoppedRank], before: int = 0) -> str:
+    """Say where the ranks' collectives first came from different lines and then never agreed again; empty if nowhere.
+
+    After one rank has made a call more or less, calls pair up by luck, which shows in their lines alone. Calls that
+    differ and are followed by equal ones, such as those of a root, are no parting. With `before`, the parting must be
+    before the collective of this number.
+    """
+    by_place = _by_place(standings)
+    for group in dict.fromkeys(place[:2] for place in by_place):
+        common = [by_place[place] for place in sorted(by_place) if place[:2] == group and len(by_place[place]) > 1]
+        apart = [*itertools.takewhile(_are_apart, reversed(common))]
+        if len(apart) < _LEAST_PARTED:
+            continue
+        calls = apart[-1]
+        number = next(iter(calls.values())).sequence
+        is_known = len(apart) < len(common) or number == 1  # otherwise they may have parted earlier
+        if is_known and (not before or number < before):
+            ranks_at: dict[Line | None, list[int]] = {}
+            for rank, call in calls.items():
+                ranks_at.setdefault(call.line, []).append(rank)
+            parts = ", ".join(f"{name_ranks(ranks)} at {line}" for line, ranks in ranks_at.items())
+            return f"The ranks' calls part at collective {number}: {parts.replace(', Rank', ', rank')}."
+    return ""
+
+
+def _are_apart(calls: dict[int, Call]) -> bool:
+    lines = {(call.line.filename, call.line.number) if call.line else None for call in calls.values()}
+    return len(lines) > 1 or len({_signature(call) for call in calls.values()}) > 1
+
+
+def _by_place(standings: Sequence[StoppedRank]) -> dict[tuple[str, tuple[int, ...], int], dict[int, Call]]:
+    """Map each known collective, by its group and its number there, to the ranks' calls."""
     by_place: dict[tuple[str, tuple[int, ...], int], dict[int, Call]] = {}
     for standing in standings:
         for call in standing.calls:
             if not call.is_point_to_point and call.sequence:
                 place = (call.group, call.ranks or (), call.sequence)
                 by_place.setdefault(place, {})[standing.rank] = call
-    for place in sorted(by_place, key=lambda place: place[2]):
-        calls = by_place[place]
-        if len({_signature(call) for call in calls.values()}) > 1:
-            return _describe_mismatch(calls)
-    return None
+    return by_place
 
 
 def _signature(call: Call) -> tuple[object, ...]:
@@ -91,7 +135,7 @@ def _signature(call: Call) -> tuple[object, ...]:
     return call.op, call.dtype, num_items, call.peer, call.reduction, call.members
 
 
-def _describe_mismatch(calls: dict[int, Call]) -> Diagnosis:
+def _describe_mismatch(calls: dict[int, Call], place: int) -> Diagnosis:
     votes = Counter(_signature(call) for call in calls.values())
     kinds = sorted(votes, key=lambda kind: votes[kind])
     groups = [[rank for rank in calls if _signature(calls[rank]) == kind] for kind in kinds]
@@ -100,7 +144,11 @@ def _describe_mismatch(calls: dict[int, Call]) -> Diagnosis:
     sentence = "Collectives do not match: " + ", ".join(parts).replace(", Rank", ", rank")
     if any(call.op == NEW_GROUP for call in calls.values()):
         sentence += "; every rank must call new_group for every group, in the same order, including groups without it"
-    return Diagnosis(sentence + ".", sorted(calls) if is_tie else groups[0], calls)
+        cure = EVERY_GROUP
+    else:
+        is_of_size = len({(call.op, call.dtype, call.peer, call.reduction) for call in calls.values()}) == 1
+        cure = SAME_SIZES if is_of_size else SAME_CALLS
+    return Diagnosis(sentence + ".", sorted(calls) if is_tie else groups[0], cure, calls, place)
 
 
 def _circle(standings: Sequence[StoppedRank]) -> Diagnosis | None:
@@ -111,8 +159,14 @@ def _circle(standings: Sequence[StoppedRank]) -> Diagnosis | None:
             trail.append(following)
         if following is not None:
             circle = trail[trail.index(following) :]
-            return Diagnosis(_describe_circle(circle, standings), sorted(circle))
+            cure = SEND_FIRST if all(_is_in_message(one, standings) for one in circle) else SAME_CALLS
+            return Diagnosis(_describe_circle(circle, standings), sorted(circle), cure)
     return None
+
+
+def _is_in_message(rank: int, standings: Sequence[StoppedRank]) -> bool:
+    call = next(one.waits_in for one in standings if one.rank == rank)
+    return call is not None and call.is_point_to_point
 
 
 def _describe_circle(circle: list[int], standings: Sequence[StoppedRank]) -> str:
@@ -138,7 +192,8 @@ def _missing(standings: Sequence[StoppedRank]) -> Diagnosis | None:
         call = next(standing.waits_in for standing in standings if standing.rank == waiting[0])
         verb = "waits" if len(waiting) == 1 else "wait"
         sentences.append(f"{name_ranks(waiting)} {verb} for rank {one.rank} in {call}; rank {one.rank} {one.doing}.")
-    return Diagnosis(" ".join(sentences), [one.rank for one in blocking])
+    has_returned = any(one.state == RETURNED for one in blocking)
+    return Diagnosis(" ".join(sentences), [one.rank for one in blocking], SAME_STEPS if has_returned else EVERY_RANK)
 
 
 def _waited_for(standing: StoppedRank, standings: Sequence[StoppedRank]) -> Iterator[int]:

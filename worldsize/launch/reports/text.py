@@ -8,7 +8,7 @@ from types import MappingProxyType
 from worldsize.launch.protocol.call_log import Call
 from worldsize.launch.protocol.failure import Failure, FailureCause, order
 from worldsize.launch.protocol.source import Line, quote
-from worldsize.launch.reports import diagnosis
+from worldsize.launch.reports import cures, diagnosis
 from worldsize.launch.reports.diagnosis import LOST, RETURNED, StoppedRank, name_ranks
 
 NO_LOSS: Mapping[int, float] = MappingProxyType({})
@@ -47,7 +47,16 @@ def describe_failure(
     ]
     if victims:
         parts.append(f"{name_ranks(victims)} lost the connection because of it.")
-    return "\n".join([*parts, *describe_losses(lost_s), *_last_calls(standings)])
+    cure = _cure_of(culprit, standings)
+    parts += [*describe_losses(lost_s), *_last_calls(standings)]
+    if cure is cures.SAME_CALLS and (parted := diagnosis.parting(standings)):
+        parts.append(parted)
+    return "\n".join([*parts, *_what_to_do(cure)])
+
+
+def _cure_of(culprit: Failure, standings: Sequence[StoppedRank]) -> cures.Cure | None:
+    found = diagnosis.mismatch(standings) if culprit.cause is FailureCause.MISMATCH else None
+    return found.cure if found else cures.of_failure(culprit.headline)
 
 
 def describe_losses(lost_s: Mapping[int, float]) -> list[str]:
@@ -58,7 +67,8 @@ def describe_losses(lost_s: Mapping[int, float]) -> list[str]:
 def describe_hang(standings: Sequence[StoppedRank], reason: str) -> str:
     """The report of a run that did not end: why it was stopped, then where each rank was."""
     found = diagnosis.diagnose(standings)
-    parts = [reason, *([found.sentence] if found else [])]
+    parted = diagnosis.parting(standings, found.place if found else 0)
+    parts = [reason, *([found.sentence] if found else []), *([parted] if parted else [])]
     if not standings:
         parts.append("None of them had started.")
     # a mismatch describes its ranks with their calls, any other diagnosis with what they do
@@ -71,7 +81,11 @@ def describe_hang(standings: Sequence[StoppedRank], reason: str) -> str:
     neighbours = _neighbours(unfinished)
     for ranks, text in _alike([(one.rank, _place(one, neighbours.get(one.rank, ""))) for one in unfinished]):
         parts.append(f"{name_ranks(ranks)} {text}")
-    return "\n".join(parts)
+    return "\n".join([*parts, *_what_to_do(found and (cures.SAME_CALLS if parted else found.cure))])
+
+
+def _what_to_do(cure: cures.Cure | None) -> list[str]:
+    return [str(cure)] if cure else []
 
 
 def describe_threads(failed: Iterable[tuple[int, str, Failure]]) -> list[str]:

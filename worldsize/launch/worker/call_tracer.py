@@ -9,6 +9,7 @@ import operator
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -50,6 +51,7 @@ _FOREVER_NS = 1 << 63
 _PAUSE_S = 0.05
 _noted_ns: deque[list[int]] = deque(maxlen=1000)  # start and end of the last logged calls
 _installed: _Tracer | None = None
+_refuses_gaps = False
 
 
 class _Inside(threading.local):
@@ -108,6 +110,8 @@ class _Tracer:
                 return fn(*args, **kwargs)
             number = self._note(op, arguments, payload)
             with _During(self, number) as call:
+                if op not in POINT_TO_POINT and payload:
+                    _note_gaps(op, arguments.get(payload))
                 work = fn(*args, **kwargs)
                 if isinstance(work, self._work_type):
                     self._issued[work] = number
@@ -243,6 +247,34 @@ def _delayed(destroy: Callable[..., None]) -> Callable[..., None]:
         destroy(*args, **kwargs)
 
     return delayed
+
+
+def refuse_gaps() -> None:
+    """Refuse collectives of tensors that are not contiguous, as NCCL does, rather than warn of them."""
+    global _refuses_gaps
+    _refuses_gaps = True
+
+
+def _note_gaps(op: str, payload: Any) -> None:
+    """Warn of a tensor that is not contiguous, or refuse it. Source: check_gpu_single_tensor in ProcessGroupNCCL.cpp.
+
+    Raises:
+        ValueError: there is one, and gaps are refused.
+    """
+    import torch
+
+    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}
+    for tensor in payload if isinstance(payload, list | tuple) else [payload]:
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_contiguous():
+            continue
+        other = channels_last.get(tensor.dim())
+        if other is not None and tensor.is_contiguous(memory_format=other):
+            continue
+        what = f"{op} got one of shape {tuple(tensor.shape)} with strides {tensor.stride()}"
+        cure = "communicate tensor.contiguous(), and copy what it receives back"
+        if _refuses_gaps:
+            raise ValueError(f"Tensors must be contiguous: {what}, which NCCL refuses; {cure}")
+        warnings.warn(f"{what}: NCCL refuses it, and Gloo may take it for a contiguous one; {cure}", stacklevel=3)
 
 
 def num_calls() -> int:

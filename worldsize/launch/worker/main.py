@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -39,6 +39,7 @@ from worldsize.launch.protocol.messages import (
 from worldsize.launch.protocol.process import die_with_parent, draw_afresh, end_own_group, enter_network
 from worldsize.launch.worker import call_tracer, spans, thread_failures
 from worldsize.launch.worker.native_wait import NativeWait
+from worldsize.launch.worker.parameter_names import name_parameters
 from worldsize.message import Message, pack_and_send, read
 
 if TYPE_CHECKING:
@@ -165,7 +166,9 @@ class LauncherLink:
         """Report how this rank failed."""
         time_ns = time.monotonic_ns()
         _flush()
-        self.send(Failed(failure.of_exception(0, error, time_ns), spans.drain()))
+        described = failure.of_exception(0, error, time_ns)
+        described = replace(described, message=name_parameters(described.message))
+        self.send(Failed(described, spans.drain()))
 
     def serve(self, period_s: float | None) -> None:
         """Answer the launcher's requests and call `meanwhile` once per period; end the process when it hangs up."""
@@ -308,6 +311,7 @@ def _join_emulated(assignment: RankAssignment, job: RunFunction, cluster: Emulat
         local_world_size=cluster.local_world_size,
     )
     spans.stop(client.span)
+    call_tracer.refuse_gaps()
 
     def flush() -> None:
         with contextlib.suppress(OSError):  # the conductor has hung up, as the next call will report

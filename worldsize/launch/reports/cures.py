@@ -1,0 +1,67 @@
+"""What to do about a failure or a hang: a sentence, and where docs/troubleshooting.md says more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_HANGS, _FAILURES = "nothing-moves", "a-rank-fails"
+
+
+@dataclass(frozen=True)
+class Cure:
+    """What to do, and the section of docs/troubleshooting.md with more."""
+
+    sentence: str
+    section: str = _FAILURES
+
+    def __str__(self) -> str:
+        return f"What to do: {self.sentence} (docs/troubleshooting.md#{self.section})"
+
+
+SAME_CALLS = Cure(
+    "make every rank of the group call the same collectives in the same order; look for an `if` on the rank, an early "
+    "`continue` or an exception that was caught before these lines.",
+    _HANGS,
+)
+SAME_SIZES = Cure(
+    "give every rank a tensor with as many items: pad the last batch or leave it out, or exchange the sizes first.",
+    _HANGS,
+)
+EVERY_GROUP = Cure("let every rank make all groups, in one loop, and keep its own.", _HANGS)
+SEND_FIRST = Cure("start what you send before you wait: isend, then recv, then wait.", _HANGS)
+SAME_STEPS = Cure(
+    "let every rank reach this call as often: the same number of steps (drop the last batch, or train inside "
+    "`with model.join():`), and no `if` on the rank around it.",
+    _HANGS,
+)
+EVERY_RANK = Cure(
+    "call it on every rank of the group; keep only what writes or prints inside an `if` on the rank.", _HANGS
+)
+
+# texts of torch's and this library's errors, and what to do about each
+_BY_TEXT = {
+    "Expected to have finished reduction": Cure(
+        "let every rank's loss use all parameters, or give DistributedDataParallel find_unused_parameters=True."
+    ),
+    "Tensors must be contiguous": Cure("communicate tensor.contiguous(), and copy what it receives back."),
+    "Split sizes doesn't match": Cure("let the split sizes add up to the tensor's rows; exchange the counts first."),
+    "split_sizes": Cure("let the split sizes add up to the tensor's rows; exchange the counts first."),
+    "bytes came for tensors of": Cure("receive into tensors as large as what was sent; exchange the sizes first."),
+    "invalid load key": SAME_CALLS,
+    "pickle data was truncated": SAME_CALLS,
+    "uniform original parameter dtype": Cure(
+        "give parameters of one dtype to each fully_shard: shard the module with another dtype by itself."
+    ),
+    "uniform dtype": Cure(
+        "give parameters of one dtype to each fully_shard: shard the module with another dtype by itself."
+    ),
+    "invalid device ordinal": Cure("choose a GPU by LOCAL_RANK, not by RANK."),
+    "Cannot access data pointer of Tensor that doesn't have storage": Cure(
+        "give it data first: call model.to_empty(device=...) after sharding, then set the weights."
+    ),
+}
+
+
+def of_failure(text: str) -> Cure | None:
+    """Return what to do about an error with this text, if it is known."""
+    return next((cure for known, cure in _BY_TEXT.items() if known in text), None)
