@@ -14,9 +14,9 @@ LAYERS = [
     {"gpus"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},
-    {"check", "draw", "paper"},
+    {"check", "draw", "explain", "paper"},
     {"explore", "bench", "quiz", "ledger", "pages", "planning"},
-    {"calibrate", "capstone", "course"},
+    {"__main__", "calibrate", "capstone", "course"},
 ]
 # one level below these, a folder or a file is a part: at most so many parts, on so many floors of imports
 HOUSES = {
