@@ -19,6 +19,9 @@ from worldsize.emulate.launcher.conductor import Conductor, Post
 from worldsize.emulate.protocol.operations import COLLECTIVES, REDUCTIONS, Forbidden
 from worldsize.emulate.worker.compute import FlopsMeter, MeasuredMeter
 from worldsize.launch import magic
+from worldsize.launch.launcher.spec import Spec
+from worldsize.launch.protocol.quota import Quota
+from worldsize.launch.runner import launch
 
 
 def emulated(fn, *args, world_size=4, cluster="dgx-h100", **kwargs):
@@ -155,12 +158,18 @@ def calls_differ():
     dist.all_reduce(torch.ones(3 if dist.get_rank() == 1 else 4))
 
 
+def gathers_differ():
+    mine = torch.ones(3 if dist.get_rank() == 1 else 4)
+    dist.gather(mine, [torch.ones(4) for _ in range(3)] if dist.get_rank() == 0 else None)
+
+
 @pytest.mark.parametrize(
     ("fn", "words"),
     [
         (receive_from_each_other, "Ranks 0 and 1 wait for each other"),
         (one_leaves, "Ranks 0 and 2 wait for rank 1 in collective 1, barrier; rank 1 has returned"),
         (calls_differ, "Collectives do not match: Rank 1 calls collective 1, all_reduce (float32 [3])"),
+        (gathers_differ, "Collectives do not match: Rank 1 calls collective 1, gather (float32 [3], root 0)"),
     ],
 )
 def test_a_hang_is_found_at_once(fn, words):
@@ -169,6 +178,20 @@ def test_a_hang_is_found_at_once(fn, words):
         ws.run(fn, world_size=3, cluster="dgx-h100", echo=False, timeout_s=600, stalled_s=None)
     assert words in str(caught.value)
     assert time.monotonic() - start_s < 60
+
+
+def sends_much_that_nobody_receives():
+    if dist.get_rank() == 0:
+        for work in [dist.isend(torch.ones(1 << 16), 1) for _ in range(20)]:
+            work.wait()
+    else:
+        dist.recv(torch.ones(1), 0, tag=1)
+
+
+def test_data_in_transit_is_limited():
+    options = {"world_size": 2, "cluster": "dgx-h100", "echo": False, "quota": Quota(value_bytes=1 << 19)}
+    with pytest.raises(ws.RunError, match="the ranks sent more than 4194304 bytes that no rank has received"):
+        launch(Spec(fn=sends_much_that_nobody_receives, **options))
 
 
 def test_an_operation_that_is_not_allowed_is_refused_where_it_is_called():
