@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 from nbgrader.utils import parse_utc
 
@@ -21,17 +24,19 @@ COLLECTED = "collected.csv"
 _COLUMNS = ["assignment", "student", "submitted", "from"]
 
 
-def read_collected(root: Path) -> dict[tuple[str, str], datetime]:
+def read_collected(root: Path) -> Mapping[tuple[str, str], datetime]:
     """Read the submission time of each (assignment, student), in UTC; empty without a file.
 
     Raises:
         ValueError: a row cannot be read; the text says which.
     """
     path = root / COLLECTED
-    if not path.exists():
-        return {}
+    return _times(path, text_of(path)) if path.exists() else {}
+
+
+@lru_cache(maxsize=1)  # commands ask for the time of one submission after the other
+def _times(path: Path, text: str) -> Mapping[tuple[str, str], datetime]:
     times: dict[tuple[str, str], datetime] = {}
-    text = text_of(path)
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
     for row in rows:
         if not any(cell and str(cell).strip() for cell in row.values()):
@@ -43,7 +48,7 @@ def read_collected(root: Path) -> dict[tuple[str, str], datetime]:
                 f"{path}, line {rows.line_num}: write assignment,student,submitted there, "
                 "with a time such as 2026-11-30 23:59:00 UTC."
             ) from None
-    return times
+    return MappingProxyType(times)
 
 
 def note_collected(root: Path, assignment: str, student: str, submitted: datetime, source: str) -> None:

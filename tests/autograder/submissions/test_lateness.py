@@ -11,11 +11,13 @@ import pytest
 from commands import run
 from nbformat.v4 import new_code_cell, new_notebook
 from nbgrader.coursedir import CourseDirectory
+from nbgrader.utils import parse_utc
 from tiny_lab import NAME, make_course
 from traitlets import TraitError
 from traitlets.config import Application, Config
 
 from autograder.submissions import lateness
+from autograder.tables import collected
 from autograder.tables.collected import COLLECTED, note_collected, read_collected
 
 NOON = datetime(2026, 11, 20, 12)
@@ -127,6 +129,18 @@ def test_an_instructors_own_record_may_have_a_time_zone_and_a_byte_order_mark(tm
     text = "assignment,student,submitted\nsums,ada,2026-11-20T13:00:00+01:00\n,,\n"  # and an empty row
     (tmp_path / COLLECTED).write_text(text, encoding="utf-8-sig")
     assert read_collected(tmp_path) == {("sums", "ada"): NOON}
+
+
+def test_the_record_is_parsed_once_for_a_whole_class(tmp_path, monkeypatch):
+    students = ["ada", "bob", "cy"]
+    rows = "".join(f"{NAME},{student},{NOON} UTC\n" for student in students)
+    (tmp_path / COLLECTED).write_text(f"assignment,student,submitted\n{rows}")
+    parsed = []
+    monkeypatch.setattr(collected, "parse_utc", lambda text: parsed.append(text) or parse_utc(text))
+    assert {submitted_at(tmp_path / "submitted" / student / NAME) for student in students} == {NOON}
+    assert len(parsed) == len(students)
+    (tmp_path / COLLECTED).write_text(f"assignment,student,submitted\n{rows}".replace("12:00", "13:00"))
+    assert submitted_at(tmp_path / "submitted" / "ada" / NAME) == NOON.replace(hour=13), "as the file is now"
 
 
 @pytest.fixture(scope="module")
