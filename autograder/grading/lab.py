@@ -111,15 +111,15 @@ class Lab:
         """
         self.refuse_missing()
         known, refused = class_folders(self.coursedir, self.name)
+        if not known and not refused:
+            raise ValueError(f"Nobody has handed in {self.name}: no file matches {self.submitted_file('STUDENT')}.")
         others = submitter_of(self.coursedir, self.name)
         students = [others.get(student, student) for student in students]
         if missing := sorted(set(students) - {*known, *refused}):
             raise ValueError(
                 f"There is no submission of {self.name} from {', '.join(map(shown, missing))}. "
-                f"Submissions exist from {', '.join(known)}."
+                f"Submissions exist from {', '.join(map(shown, sorted({*known, *refused})))}."
             )
-        if not known and not refused:
-            raise ValueError(f"Nobody has handed in {self.name}: no file matches {self.submitted_file('STUDENT')}.")
         return [student for student in known if not students or student in students]
 
     def refused(self, students: Sequence[str]) -> dict[str, Judged]:

@@ -154,6 +154,15 @@ def test_the_due_notebook_counts_whatever_lies_beside_it(course):
     assert judged.score == 2 and not judged.report.notes
 
 
+def test_a_student_named_before_anybody_handed_in_hears_that_nobody_did(course):
+    with pytest.raises(ValueError, match=r"Nobody has handed in sums: no file matches .*STUDENT/sums/sums\.ipynb"):
+        lab(course).named(["bob"])
+    (course / "submitted" / "flat").mkdir(parents=True)
+    (course / "submitted" / "flat" / f"{NAME}.ipynb").write_text("{}")
+    with pytest.raises(ValueError, match=r"no submission of sums from bob\. Submissions exist from flat"):
+        lab(course).named(["bob"])
+
+
 def test_nothing_is_judged_before_the_gradebook_knows_the_lab(course):
     hand_in(course, "ada")
     is_well, said = grade(course)
