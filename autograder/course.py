@@ -103,6 +103,14 @@ def handed_in(folder: Path, notebook: str) -> Path:
     return others[0] if len(others) == 1 else due
 
 
+def submitted_folder(coursedir: CourseDirectory, assignment: str, student: str, outside: Path | None = None) -> Path:
+    """The folder that a student submitted: in the course, or as STUDENT/ASSIGNMENT or STUDENT in a folder outside."""
+    if outside is None:
+        return Path(coursedir.format_path(coursedir.submitted_directory, student, assignment))
+    nested = outside / student / assignment
+    return nested if nested.is_dir() else outside / student
+
+
 def other_notebooks(folder: Path, name: str) -> list[Path]:
     """The notebooks in a folder that have a different name, such as the copies that browsers make."""
     found = sorted(folder.glob("*.ipynb")) if folder.is_dir() else []

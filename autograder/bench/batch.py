@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
-from autograder.course import beside, notebook_of
+from autograder.course import beside
 from autograder.files import write_whole
 from autograder.grading.audit_log import engine_sha256
 from autograder.grading.engines import Engine
@@ -82,29 +82,10 @@ def point_of(result: Result, world_size: int, scaling: Literal["strong", "weak"]
 
 
 @dataclass(frozen=True)
-class HandedIn(Lab):
-    """An assignment with submissions in a folder outside the course, laid out as STUDENT or STUDENT/ASSIGNMENT."""
+class MeasuredLab(Lab):
+    """An assignment whose judgements a batch keeps with its measurements."""
 
-    submissions: Path = Path()
     kept_in: Path = Path()
-
-    def submitted_file(self, student: str) -> Path:
-        """The file that a student submitted, like `Lab.submitted_file`."""
-        folder = self.submissions / student
-        folder = folder / self.name if (folder / self.name).is_dir() else folder
-        return folder / f"{notebook_of(self.name)}.ipynb"
-
-    def named(self, students: Sequence[str]) -> list[str]:
-        """These students, or everybody who submitted; raises like `Lab.named`."""
-        self.refuse_missing()
-        if not self.submissions.is_dir():
-            raise ValueError(f"There is no folder {self.submissions} with a folder for each student in it.")
-        known = sorted(path.name for path in self.submissions.iterdir() if path.is_dir() and path.name[0] != ".")
-        if missing := sorted(set(students) - set(known)):
-            raise ValueError(f"{', '.join(missing)}: no such folder in {self.submissions}.")
-        if not known:
-            raise ValueError(f"{self.submissions} holds no folders of students.")
-        return sorted(set(students)) or known
 
     def _kept_path(self, student: str) -> Path:
         return self.kept_in / student / "report.json"
@@ -114,7 +95,7 @@ class HandedIn(Lab):
 class Batch:
     """A class whose programs are measured, and judged where `is_graded`."""
 
-    lab: HandedIn
+    lab: MeasuredLab
     settings: Settings
     is_graded: bool = True
 
@@ -128,6 +109,14 @@ class Batch:
                 f"{self.lab.name} asks for a {PROGRAM} that does not train on `bench.{_SAMPLES}`, and only such "
                 f"programs are measured; `autograder grade {self.lab.name}` judges it."
             )
+
+    def refused(self, students: Sequence[str]) -> list[SubmissionOutcome]:
+        """Say why folders of these students, or of all, cannot be measured."""
+        refused = self.lab.refused(students)
+        return [
+            SubmissionOutcome(student, judged, Kept(fingerprint="", fault=judged.fault))
+            for student, judged in refused.items()
+        ]
 
     def done(self, student: str) -> SubmissionOutcome | None:
         """What is known of a submission, if it is complete and about the files as they are now; otherwise None."""

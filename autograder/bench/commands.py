@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from typer.core import TyperGroup
 
+from autograder.files import shown
 from autograder.terminal import console, errors, exit_on_value_error
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def run(
         return
     with exit_on_value_error():
         class_ = _batch(what, submissions, out, settings, grade, allow_untrusted)
-        names = class_.lab.named(students or ())
+        names, refused = class_.lab.named(students or ()), class_.refused(students or ())
         if engine is EngineName.LOCAL:
             _warn_if_busy(settings)
         place = _place(engine, num_gpus)
@@ -121,7 +122,7 @@ def run(
             f"Interrupted: {len(outcomes)} of {len(names)} are done and kept. The same command resumes from there."
         )
         raise typer.Exit(_INTERRUPTED) from None
-    console.print(table_of(outcomes, settings.world_sizes))
+    console.print(table_of([*outcomes, *refused], settings.world_sizes))
     console.print(f"Written: {class_.lab.kept_in}", soft_wrap=True)
     results = {one.student: one.kept.result for one in outcomes if one.kept.result}
     _name_disturbed(results, what, {"--submissions": submissions, "--out": out})
@@ -130,6 +131,9 @@ def run(
             f"{faults} of {len(outcomes)} submissions were not measured because the harness broke; no score was "
             "recorded. Run the same command again."
         )
+    if refused:
+        errors.print(f"{len(refused)} folders were not measured: change them as the table says.")
+    if faults or refused:
         raise typer.Exit(1)
 
 
@@ -178,7 +182,7 @@ def table_of(outcomes: Sequence[SubmissionOutcome], world_sizes: Sequence[int]) 
         points = f"{report.score:g} of {report.max_score:g}" if report else ""
         if outcome.judged and outcome.judged.malformed:
             points = "0"
-        table.add_row(escape(outcome.student), points, *cells, escape(outcome.verdict))
+        table.add_row(escape(shown(outcome.student)), points, *cells, escape(outcome.verdict))
     return table
 
 
@@ -295,7 +299,7 @@ def _refuse_failures(result: Result) -> None:
 def _batch(
     name: str, submissions: Path | None, out: Path | None, settings: Settings, is_graded: bool, allow_untrusted: bool
 ) -> Batch:
-    from autograder.bench.batch import Batch, HandedIn
+    from autograder.bench.batch import Batch, MeasuredLab
     from autograder.course import find_root, open_course, source_of
     from autograder.grading.preprocessor import Grade
 
@@ -304,8 +308,9 @@ def _batch(
     if allow_untrusted:
         coursedir.config.Grade.allow_untrusted = True
     limits = Grade(config=coursedir.config).limits(source_of(coursedir, name))
-    place = submissions or Path(coursedir.format_path(coursedir.submitted_directory, "", "")).absolute()
-    lab = HandedIn(coursedir, name, limits, submissions=place, kept_in=out or root / OUT / name)
+    if submissions and not submissions.is_dir():
+        raise ValueError(f"There is no folder {submissions} with a folder for each student in it.")
+    lab = MeasuredLab(coursedir, name, limits, outside=submissions, kept_in=out or root / OUT / name)
     batch = Batch(lab, settings, is_graded)
     batch.refuse_unmeasurable()
     return batch

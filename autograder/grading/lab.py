@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from autograder.authoring import programs
 from autograder.authoring.needs import needs_of, refuse_absent
-from autograder.course import beside, handed_in, hidden, notebook_of, solution_script
+from autograder.course import beside, handed_in, hidden, notebook_of, solution_script, submitted_folder
 from autograder.files import file_sha256, shown, write_whole
 from autograder.grading.audit_log import RecordedLimits, engine_sha256
 from autograder.grading.engines import Engine, LocalPool
@@ -74,11 +74,15 @@ class Judged(BaseModel):
 
 @dataclass(frozen=True)
 class Lab:
-    """One assignment of a course: what was handed out, the hidden checks, and the submissions to judge."""
+    """One assignment of a course: what was handed out, the hidden checks, and the submissions to judge.
+
+    The submissions may be in a folder `outside` the course, as STUDENT/ASSIGNMENT or STUDENT.
+    """
 
     coursedir: CourseDirectory
     name: str
     limits: RecordedLimits = _USUAL
+    outside: Path | None = None
 
     @functools.cached_property
     def release(self) -> NotebookNode:
@@ -101,7 +105,8 @@ class Lab:
 
     def submitted_file(self, student: str) -> Path:
         """The file that a student handed in; it may be absent, have a different name, or be anything else."""
-        return handed_in(self._folder(self.coursedir.submitted_directory, student), notebook_of(self.name))
+        folder = submitted_folder(self.coursedir, self.name, student, self.outside)
+        return handed_in(folder, notebook_of(self.name))
 
     def named(self, students: Sequence[str]) -> list[str]:
         """List these students, or everybody who submitted; team members are replaced by the one whose work counts.
@@ -110,10 +115,10 @@ class Lab:
             ValueError: there is no such lab, or no submission of one of them.
         """
         self.refuse_missing()
-        known, refused = class_folders(self.coursedir, self.name)
+        known, refused = class_folders(self.coursedir, self.name, self.outside)
         if not known and not refused:
             raise ValueError(f"Nobody has handed in {self.name}: no file matches {self.submitted_file('STUDENT')}.")
-        others = submitter_of(self.coursedir, self.name)
+        others = submitter_of(self.coursedir, self.name, self.outside)
         students = [others.get(student, student) for student in students]
         if missing := sorted(set(students) - {*known, *refused}):
             raise ValueError(
@@ -124,7 +129,7 @@ class Lab:
 
     def refused(self, students: Sequence[str]) -> dict[str, Judged]:
         """Return why folders of these students, or of all, cannot be graded, by student."""
-        refused = class_folders(self.coursedir, self.name).refused
+        refused = class_folders(self.coursedir, self.name, self.outside).refused
         return {
             student: Judged(fingerprint="", fault=reason)
             for student, reason in refused.items()
@@ -146,8 +151,8 @@ class Lab:
         """
         refuse_absent(needs_of(self.release), self.name)
 
-    def _folder(self, directory: str, student: str = ".") -> Path:
-        return Path(self.coursedir.format_path(directory, student, self.name))
+    def _folder(self, directory: str) -> Path:
+        return Path(self.coursedir.format_path(directory, ".", self.name))
 
     def fingerprint(self, student: str) -> str:
         """A hash of the submission, of the lab and of the grader's own code."""

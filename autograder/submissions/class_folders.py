@@ -1,4 +1,4 @@
-"""The folders below `submitted/`: which students submitted, and why some folders cannot be graded."""
+"""The folders of a class: which students submitted, and why some folders cannot be graded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from nbgrader.coursedir import CourseDirectory
 
-from autograder.course import notebook_of
+from autograder.course import notebook_of, submitted_folder
 from autograder.files import shown
 from autograder.submissions.team_work import submitter_of
 
@@ -25,14 +25,21 @@ class ClassFolders(NamedTuple):
     refused: dict[str, str]
 
 
-def class_folders(coursedir: CourseDirectory, assignment: str) -> ClassFolders:
-    """List the students who submitted this assignment, by name; of a team, only the one whose work counts."""
-    submitted = Path(coursedir.format_path(coursedir.submitted_directory, ".", assignment)).parent
+def class_folders(coursedir: CourseDirectory, assignment: str, outside: Path | None = None) -> ClassFolders:
+    """List the students who submitted this assignment, by name; of a team, only the one whose work counts.
+
+    Submissions may be in a folder `outside` the course, as STUDENT/ASSIGNMENT or STUDENT.
+    """
+    submitted = outside or submitted_folder(coursedir, assignment, ".").parent
     names = sorted(os.listdir(submitted)) if submitted.is_dir() else []
-    found = [name for name in names if (submitted / name / assignment).is_dir()]
+    found = [
+        name
+        for name in names
+        if (submitted / name / assignment).is_dir() or (outside and name[0] != "." and (outside / name).is_dir())
+    ]
     reasons = {name: _refusal(submitted / name, assignment) for name in found}
     reasons |= {name: _misplaced(submitted / name, assignment) for name in names if name not in reasons}
-    others = submitter_of(coursedir, assignment)
+    others = submitter_of(coursedir, assignment, outside)
     return ClassFolders(
         [name for name in found if not reasons[name] and name not in others],
         {name: reason for name, reason in reasons.items() if reason},

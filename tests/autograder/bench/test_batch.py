@@ -17,8 +17,11 @@ from tiny_lab import ROOT, needs_jail, once
 from tiny_project import ENDLESS, NAME, PROGRAM, RAISES, SILENT, hand_in, make_course, program
 from typer.testing import CliRunner
 
-from autograder.bench.batch import Batch, read_batch
+from autograder.bench.batch import Batch, MeasuredLab, read_batch
 from autograder.cli import app
+from autograder.course import open_course
+from autograder.grading.lab import Lab
+from autograder.judging.judge.measuring import Settings
 from worldsize import bench
 
 TINY = ["--steps=6", "--batch=32", "--width=4", "--repeats=1", "--world-sizes=2"]
@@ -173,8 +176,8 @@ def call(*words: str):
     ("words", "said"),
     [
         (["project9", "--submissions=nowhere"], "There is no folder nowhere"),
-        (["project9", "--submissions=empty"], "empty holds no folders of students"),
-        (["project9", "--submissions=handed", "--student=zoe"], "zoe: no such folder"),
+        (["project9", "--submissions=empty"], "no file matches empty/STUDENT/report.ipynb"),
+        (["project9", "--submissions=handed", "--student=zoe"], "from zoe. Submissions exist from anna"),
         (["lab99"], "There is no lab99"),
         (["project9", "--world-sizes=1,two"], "--world-sizes takes whole numbers"),
         (["project9", "--steps=4"], "the first 4 are warm-up steps"),
@@ -191,6 +194,27 @@ def test_what_cannot_be_measured_is_told_in_a_sentence(tmp_path, monkeypatch, wo
     monkeypatch.delenv("WORLDSIZE_CIFAR10", raising=False)
     done = call(*words)
     assert done.exit_code == 1 and said in done.output, done.output
+
+
+def test_a_batch_takes_what_grading_takes(tmp_path):
+    """The same folders, notebook and teams as `Lab`, whether the class is in the course or outside it."""
+    make_course(tmp_path)
+    (tmp_path / "roster.csv").write_text("id,name,team\nanna,Anna,red\nben,Ben,red\n")
+    for within in (f"submitted/anna/{NAME}", "handed/anna", f"handed/cy/{NAME}"):
+        hand_in(tmp_path / within, None, tmp_path)
+        (tmp_path / within / "report.ipynb").rename(tmp_path / within / "my report (1).ipynb")
+    hand_in(tmp_path / f"submitted/cy/{NAME}", None, tmp_path)
+    for place in ("submitted", "handed"):
+        (tmp_path / place / "linked").symlink_to("anna")
+        (tmp_path / place / ".cache").mkdir()
+    coursedir = open_course(tmp_path)
+    for outside in (None, tmp_path / "handed"):
+        lab = MeasuredLab(coursedir, NAME, outside=outside)
+        assert lab.named([]) == ["anna", "cy"] and lab.named(["ben"]) == ["anna"]
+        assert lab.submitted_file("anna").name == "my report (1).ipynb"
+        (outcome,) = Batch(lab, Settings()).refused([])
+        assert outcome.student == "linked" and "this folder is a link" in outcome.verdict
+    assert MeasuredLab(coursedir, NAME).named([]) == Lab(coursedir, NAME).named([])
 
 
 def test_a_program_that_may_not_be_read_does_not_end_the_batch(monkeypatch):
