@@ -97,7 +97,7 @@ def format_as(name: str, value: float, decimal: bool = False) -> str:
     if not math.isfinite(value):
         return f"{value:g}"
     if name.endswith("_per_s"):
-        return f"{format_as(name.removesuffix('_per_s'), value)}/s"
+        return f"{format_as(name.removesuffix('_per_s'), value, decimal)}/s"
     kind = name.rpartition("_")[2]
     if kind == "bytes":
         is_binary = not decimal and value >= KIB and value % scale(value, _BINARY)[0] == 0  # 64 KiB; but 11.7 GB

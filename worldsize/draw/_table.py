@@ -129,7 +129,8 @@ def _texts(name: str, values: Sequence[Any]) -> list[str]:
     is_time = name.endswith("_s") and not name.endswith("_per_s")
     is_short = is_time and any(is_number(value) and 0 < value < units.MINUTE for value in values)
     texts = [cell(name, value, in_seconds=is_short) for value in values]
-    units_of = {text.rpartition(" ")[2] for text in texts if name.endswith("_bytes")} - {"", "B"}
+    is_size = name.endswith(("_bytes", "_bytes_per_s"))
+    units_of = {text.rpartition(" ")[2].removesuffix("/s") for text in texts if is_size} - {"", "B"}
     if len({unit.endswith("iB") for unit in units_of}) > 1:  # MiB beside MB would compare badly
         texts = [cell(name, value, is_decimal=True) for value in values]
     return texts

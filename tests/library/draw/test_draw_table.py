@@ -63,6 +63,8 @@ def test_bytes_of_a_column_are_all_powers_of_two_or_all_decimal():
     sizes = [{"held_bytes": size} for size in (2**20, 3 * 2**19, 0, 512)]
     assert [cell for (cell,) in draw.table(sizes[:1]).cells] == ["1 MiB"]
     assert [cell for (cell,) in draw.table(sizes).cells] == ["1.05 MB", "1.57 MB", "0 B", "512 B"]
+    rates = [{"link_bytes_per_s": rate} for rate in (2**20, 2e6, 512)]
+    assert [cell for (cell,) in draw.table(rates).cells] == ["1.05 MB/s", "2 MB/s", "512 B/s"]
     assert [cell for (cell,) in draw.table([{"held_bytes": 2**16}, {"held_bytes": None}]).cells] == ["64 KiB", ""]
 
 
