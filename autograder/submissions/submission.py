@@ -1,4 +1,7 @@
-"""A student's submission, read once: all later steps, from the judge to the gradebook, use this object."""
+"""A student's submission: the only reader of what was handed in, for the judge and for the gradebook.
+
+Each reads it when its turn comes; a judgement counts only for the files that it was made of.
+"""
 
 from __future__ import annotations
 
