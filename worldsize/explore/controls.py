@@ -87,6 +87,8 @@ def _control(name: str, given: Any, default: Any) -> Control | None:
     if isinstance(given, tuple):
         return _slider(name, _positions(name, given), default)
     if isinstance(given, range):
+        if not given:
+            raise ValueError(f"{name}={given!r} is empty: give at least one value, such as range(1, 9).")
         return _slider(name, list(given), default)
     if isinstance(given, list | Mapping) and given:
         pairs = given.items() if isinstance(given, Mapping) else ((_text(name, value), value) for value in given)

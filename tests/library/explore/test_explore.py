@@ -99,6 +99,7 @@ def test_a_list_a_dict_and_a_truth_value_become_choices_and_anything_else_is_han
         ({"n": (2, 1)}, r"n=\(2, 1\) is not a range: give \(low, high\)"),
         ({"n": (1,)}, "is not a range"),
         ({"n": ("a", "b")}, "is not a range"),
+        ({"n": range(0)}, r"n=range\(0, 0\) is empty: give at least one value"),
         ({"n": (float("nan"), 1)}, "is not a range"),
         ({"n": (1, 2, 0)}, "the step 0 is neither a number above 0"),
         ({"n": (1, 2, "x1")}, "a factor above 1"),
