@@ -237,5 +237,5 @@ def _drawn_rank(rank: int | None, seed: int, world_size: int) -> int:
 
 
 def _need_factor(factor: float) -> None:
-    if not factor >= 1:
-        raise ValueError(f"factor is {factor}; it must be how many times slower, 1 or more")
+    if not 1 <= factor < math.inf:
+        raise ValueError(f"factor is {factor}; it must be how many times slower, 1 or more and finite")

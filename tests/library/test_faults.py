@@ -1,5 +1,6 @@
 """What goes wrong on an emulated cluster: who is slow, what is slow, who is lost."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -140,6 +141,8 @@ def test_a_fault_that_is_not_said_is_drawn_the_same_by_the_same_seed():
     ("fault", "words"),
     [
         (lambda: SlowRank(0, factor=0.5), "factor is 0.5; it must be how many times slower, 1 or more"),
+        (lambda: SlowRank(0, factor=math.inf), "factor is inf; it must be how many times slower, 1 or more and finite"),
+        (lambda: SlowLink(factor=math.inf), "factor is inf; it must be how many times slower, 1 or more and finite"),
         (lambda: SlowRank(0, share=2), "share is 2; it must be the fraction of the rank's steps"),
         (lambda: LostRank(0, after_calls=-1), "after_calls must be a number of operations, 0 or more; got -1"),
         (lambda: SlowRank(9), "a fault names rank 9, but the run has ranks 0 to 3"),
