@@ -65,6 +65,8 @@ def _cost(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster) ->
         return _reduce(size_bytes, ranks, cluster, links)
     if op == "broadcast":
         return _broadcast(size_bytes, num_ranks, links)
+    if op not in ("send", "gather", "scatter", "all_to_all"):
+        raise ValueError(f"there is no formula for the time of {op!r} with Gloo")
     message_bytes = size_bytes if op == "send" else size_bytes * share
     num_sent = num_ranks - 1 if op in ("all_to_all", "scatter") else 1
     return GlooCost(2 * links.way_s + message_bytes * links.s_per_byte, "gloo-direct", num_sent * message_bytes)

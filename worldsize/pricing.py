@@ -21,7 +21,9 @@ from worldsize.hardware import Cluster, Link, Nic
 from worldsize.units import GB, US
 
 ROUTED = ("all_to_all", "gather", "scatter", "send")
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "barrier")
+# how often every byte goes round the ring, or along a chain that a broadcast and a reduce make of it
+_RING_ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1, "barrier": 2}
+COLLECTIVES = (*_RING_ROUNDS,)
 OPS = (*COLLECTIVES, *ROUTED)
 ALGORITHMS = ("ring", "nccl-ring", "nccl-tree", "nvls", "nvls-tree")
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -142,6 +144,11 @@ def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, al
             )
         found = gloo.cost(op, size_bytes, ranks, cluster)
         return Price(found.time_s, found.algorithm, "tcp", found.sent_bytes, found.delay_s)
+    if cluster.gpu.architecture not in FITTED:
+        raise ValueError(
+            f"No collectives of NCCL are known for {cluster.gpu.name}, whose architecture is "
+            f"{cluster.gpu.architecture}; take algorithm='ring', or a cluster whose library is 'gloo'"
+        )
     group = _group(tuple(ranks), cluster)
     candidates = list(_routed(op, tuple(ranks), cluster, group) if op in ROUTED else _collective(op, group))
     if algorithm is not None:
@@ -170,8 +177,8 @@ def _check(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, a
         raise ValueError(f"no operation is called {op!r}; the priced ones are {', '.join(OPS)}")
     if algorithm is not None and algorithm not in ALGORITHMS:
         raise ValueError(f"no algorithm is called {algorithm!r}; take None or one of {', '.join(ALGORITHMS)}")
-    if size_bytes < 0:
-        raise ValueError(f"size_bytes is {size_bytes}; it must be 0 or more")
+    if not 0 <= size_bytes < math.inf:
+        raise ValueError(f"size_bytes is {size_bytes}; it must be 0 or more and finite")
     if not ranks or len(set(ranks)) < len(ranks):
         raise ValueError(f"ranks are {list(ranks)}; give at least one rank, each once")
     if op == "send" and len(ranks) != 2:
@@ -364,7 +371,9 @@ def _collective(op: str, group: _Group) -> Iterator[_Candidate]:
 
 
 def _ring(op: str, protocol: str, group: _Group) -> _Candidate:
-    num_ranks, num_rounds = group.num_ranks, 2 if op in ("all_reduce", "barrier") else 1
+    if op not in _RING_ROUNDS:
+        raise ValueError(f"there is no formula for the time of {op!r}")
+    num_ranks, num_rounds = group.num_ranks, _RING_ROUNDS[op]
     steps = num_rounds * (num_ranks - 1)
     network_steps = num_rounds * (group.num_nodes - 1)
     bus_bytes_per_s = min(_ring_node_bytes_per_s(steps, group), group.network_bytes_per_s)
@@ -500,13 +509,15 @@ def _pairs(pattern: str, ranks: tuple[int, ...]) -> list[tuple[int, int]]:
         return list(zip(ranks, ranks[1:] + ranks[:1], strict=True))
     if pattern == "gather":
         return [(rank, ranks[0]) for rank in ranks[1:]]
-    return [(ranks[0], rank) for rank in ranks[1:]]
+    if pattern in ("scatter", "send"):
+        return [(ranks[0], rank) for rank in ranks[1:]]
+    raise ValueError(f"there is no formula for the time of {pattern!r}")
 
 
 def _textbook_ring(op: str, size_bytes: float, ranks: tuple[int, ...], cluster: Cluster) -> Price:
     if op not in ("all_reduce", "all_gather", "reduce_scatter", "barrier"):
         raise ValueError(f"the textbook ring does all_reduce, all_gather, reduce_scatter and barrier, not {op}")
-    steps = (2 if op in ("all_reduce", "barrier") else 1) * (len(ranks) - 1)
+    steps = _RING_ROUNDS[op] * (len(ranks) - 1)
     chunk_bytes = size_bytes / len(ranks)
     latency_s = max(cluster.route(src, dst).latency_s for src, dst in _pairs("ring", ranks))
     step_s = latency_s + chunk_bytes * _busiest_s_per_byte("ring", ranks, cluster)

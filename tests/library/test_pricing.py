@@ -1,10 +1,11 @@
+import math
 import re
 from dataclasses import replace
 
 import published
 import pytest
 
-from worldsize import hardware
+from worldsize import hardware, pricing
 from worldsize.hardware import cluster, clusters
 from worldsize.pricing import ALGORITHMS, OPS, bus_factor, price
 from worldsize.units import GB, GIB, KIB, MIB, MS, US
@@ -235,6 +236,8 @@ def test_bus_bandwidth_counts_as_nccl_tests_does():
         (("allreduce", 8, range(8)), "no operation is called 'allreduce'; the priced ones are all_reduce, "),
         (("all_reduce", 8, range(8), "star"), "no algorithm is called 'star'; take None or one of ring, nccl-ring, "),
         (("all_reduce", -1, range(8)), "size_bytes is -1; it must be 0 or more"),
+        (("all_reduce", math.nan, range(8)), "size_bytes is nan; it must be 0 or more and finite"),
+        (("all_reduce", math.inf, range(8)), "size_bytes is inf; it must be 0 or more and finite"),
         (("all_reduce", 8, [0, 0]), "ranks are [0, 0]; give at least one rank, each once"),
         (("all_reduce", 8, []), "ranks are []; give at least one rank, each once"),
         (("all_reduce", 8, [0, 8]), "rank 8 is not on dgx-a100; its ranks are 0 to 7"),
@@ -248,6 +251,31 @@ def test_a_wrong_question_is_told_the_right_one(args, sentence):
     op, size_bytes, ranks, *algorithm = args
     with pytest.raises(ValueError, match=re.escape(sentence)):
         price(op, size_bytes, ranks, hardware.DGX_A100, *algorithm)
+
+
+def test_ranks_without_gpus_have_no_price_with_nccl():
+    hosts = replace(hardware.DGX_A100, gpu=replace(hardware.A100, architecture=hardware.HOST))
+    with pytest.raises(ValueError, match=r"No collectives of NCCL are known for A100.*, whose architecture is cpu"):
+        price("all_reduce", 8, range(8), hosts)
+
+
+def test_every_architecture_has_all_of_its_figures():
+    for architecture in hardware.ARCHITECTURES:
+        gpu = replace(hardware.A100, architecture=architecture)
+        node, fabric = (replace(found, gpu=gpu) for found in (hardware.DGX_A100, cluster("a100-hdr")))
+        assert all(price(op, MIB, range(8), node).time_s > 0 for op in OPS if op != "send")
+        assert all(price(op, MIB, range(16), fabric).time_s > 0 for op in OPS if op != "send")
+
+
+@pytest.mark.parametrize("library", ["nccl", "gloo"])
+def test_an_operation_without_a_formula_has_no_price(monkeypatch, library):
+    found = replace(hardware.DGX_A100, library=library)
+    for names in ("COLLECTIVES", "ROUTED"):
+        with monkeypatch.context() as patch:
+            patch.setattr(pricing, names, (*getattr(pricing, names), "gossip"))
+            patch.setattr(pricing, "OPS", (*pricing.OPS, "gossip"))
+            with pytest.raises(ValueError, match="no formula for the time of 'gossip'"):
+                price("gossip", MIB, range(8), found)
 
 
 @pytest.mark.parametrize("ranks", [[0, 1, 8], [0, 1, 8, 9], range(9), range(16)], ids=str)
