@@ -15,6 +15,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import tiny_project
 from commands import run
 from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
@@ -29,7 +30,7 @@ from autograder.files import write_whole
 from autograder.grading import audit_log, engines
 from autograder.grading.classroom import enter, judge_class
 from autograder.grading.engines import LocalPool
-from autograder.grading.lab import KEPT, Lab
+from autograder.grading.lab import KEPT, Judged, Lab
 from autograder.judging.report import CheckResult, Outcome, Report
 
 SCORES = {f"student{number}": 5 if number % 2 else 2 for number in range(6)} | {"damaged": 0}
@@ -52,6 +53,17 @@ def judgings(monkeypatch):
 
     monkeypatch.setattr(engines, "judge", judge)
     return asked
+
+
+def test_a_new_program_is_judged_anew(tmp_path):
+    root = tiny_project.make_course(tmp_path)
+    folder = root / "submitted" / "ada" / tiny_project.NAME
+    tiny_project.hand_in(folder, "x = 1\n", root)
+    project = Lab(open_course(root), tiny_project.NAME)
+    project.keep("ada", Judged(fingerprint=project.fingerprint("ada")))
+    assert project.kept("ada")
+    (folder / tiny_project.PROGRAM).write_text("x = 2\n")
+    assert project.kept("ada") is None
 
 
 def test_a_submission_is_judged_once_and_again_when_it_has_changed_or_is_asked_for(course, judgings):

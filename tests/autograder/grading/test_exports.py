@@ -184,7 +184,9 @@ def test_blackboard_gets_every_cell_in_quotes(course, tmp_path):
     assert (tmp_path / "out.csv").read_text().startswith('"Last Name","First Name"')
 
 
-@pytest.mark.parametrize(("format", "is_left_out"), [("csv", False), ("canvas", True), ("moodle", True)])
+@pytest.mark.parametrize(
+    ("format", "is_left_out"), [("csv", False), ("canvas", True), ("moodle", True), ("blackboard", True)]
+)
 def test_who_is_no_longer_on_the_roster_is_on_no_class_list(course, tmp_path, format, is_left_out):
     (roster := Path(course.root, "roster.csv")).write_text("id,name\nada,Ada\nabsent,Ann\n")
     try:

@@ -15,7 +15,7 @@ from tiny_lab import CHECKS, LAB, MEAN, ROOT, TOTAL, answered
 
 from autograder.authoring.notebooks import build
 from autograder.course import open_course
-from autograder.grading.reports import status
+from autograder.grading.reports import feedback_pages, status
 from autograder.submissions.class_folders import class_folders
 from autograder.submissions.team_work import handed_in_by, submitter_of
 from autograder.tables.teams import team_extensions, teams
@@ -153,6 +153,17 @@ def test_every_member_gets_the_teams_page(course):
         with Gradebook(f"sqlite:///{course}/gradebook.db", "worldsize") as book:
             book.find_grade("why", "report", PROJECT, "ada").manual_score = 1
             book.db.commit()
+
+
+def test_a_page_is_out_of_date_when_its_team_has_changed(course):
+    coursedir, roster = open_course(course), course / "roster.csv"
+    before, text = feedback_pages._fingerprint(coursedir, PROJECT, "ada"), roster.read_text()
+    assert feedback_pages._fingerprint(coursedir, PROJECT, "ada") == before
+    roster.write_text(text.replace("alone", "red"))
+    try:
+        assert feedback_pages._fingerprint(coursedir, PROJECT, "ada") != before
+    finally:
+        roster.write_text(text)
 
 
 def test_a_member_asks_for_a_regrade_of_the_teams_work(course):

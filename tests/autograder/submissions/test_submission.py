@@ -294,6 +294,12 @@ def test_deleted_check_cells_come_back(read, submission, release):
     assert cells_of(rebuilt, release)["setup"].startswith("import torch")
 
 
+def test_a_deleted_check_cell_comes_back_in_its_place(read, submission, release):
+    submission.cells = [cell for cell in submission.cells if cell.metadata.nbgrader.grade_id != "check_total"]
+    names = [cell.metadata.nbgrader.grade_id for cell in read(submission).cells]
+    assert names == [cell.metadata.nbgrader.grade_id for cell in release.cells] and names[-1] != "check_total"
+
+
 def test_of_cells_with_one_grade_id_the_last_counts(read, submission, release):
     copied = deepcopy(cell_of(submission, "total"))
     copied.id, copied.source = "another", "def total(tensor):\n    return 8"
