@@ -16,7 +16,7 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config.loader import Config, PyFileConfigLoader
 
 from autograder.authoring import programs
-from autograder.authoring.needs import metadata_of
+from autograder.authoring.extra_packages import metadata_of
 from autograder.authoring.numbers_page import PAGE, numbers_page
 from autograder.authoring.scripts import (
     AuthoringError,

@@ -19,7 +19,7 @@ from nbgrader.coursedir import CourseDirectory
 from pydantic import BaseModel, ValidationError
 
 from autograder.authoring import programs
-from autograder.authoring.needs import needs_of, refuse_absent
+from autograder.authoring.extra_packages import needs_of, refuse_absent
 from autograder.course import beside, handed_in, hidden, notebook_of, solution_script, submitted_folder
 from autograder.files import file_sha256, shown, write_whole
 from autograder.grading.audit_log import RecordedLimits, engine_sha256

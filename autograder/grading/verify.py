@@ -19,8 +19,8 @@ from nbformat import NotebookNode
 from pydantic import BaseModel, ValidationError
 
 from autograder.authoring import programs
+from autograder.authoring.extra_packages import needs_of, refuse_absent
 from autograder.authoring.known_answers import compose, read_known_answers, solved_cells
-from autograder.authoring.needs import needs_of, refuse_absent
 from autograder.course import lab_settings, notebook_of, open_course, solution_script
 from autograder.files import file_sha256, write_whole
 from autograder.grading.audit_log import engine_sha256

@@ -8,8 +8,8 @@ from needs import give_up
 from repository import ROOT
 from tiny_lab import needs_jail
 
+from autograder.authoring.extra_packages import needs_of, refuse_absent
 from autograder.authoring.known_answers import solution_cells
-from autograder.authoring.needs import needs_of, refuse_absent
 from autograder.grading.verify import cases, try_case, verify
 
 LAB = ROOT / "solutions" / "lab13a"

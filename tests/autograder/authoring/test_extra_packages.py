@@ -8,7 +8,7 @@ from tiny_class import CONFIG, hand_in
 from tiny_lab import LAB, NAME, make_course, needs_jail, release
 from typer.testing import CliRunner
 
-from autograder.authoring.needs import needs_of, refuse_absent
+from autograder.authoring.extra_packages import needs_of, refuse_absent
 from autograder.cli import app
 
 ABSENT = "no_such_framework"
