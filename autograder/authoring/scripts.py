@@ -13,7 +13,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from jupytext.cell_reader import DoublePercentScriptCellReader
 from nbformat.validator import NotebookValidationError
 
-from autograder.authoring import python_parser
+from autograder.authoring import locked_parser
 from worldsize.check import TODO
 
 ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -449,7 +449,7 @@ def _points_problems(script: Script, checks: Path) -> list[str]:
     earned = dict.fromkeys(cells, 0.0)
     problems = []
     try:
-        awards = list(_awards(python_parser.parse(checks.read_text(encoding="utf-8"))))
+        awards = list(_awards(locked_parser.parse(checks.read_text(encoding="utf-8"))))
     except SyntaxError as error:
         return located(checks, [(error.lineno or 1, f"This code has a syntax error: {error.msg}.")])
     for line, number, title in awards:

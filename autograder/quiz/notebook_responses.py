@@ -8,7 +8,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from autograder.authoring import python_parser
+from autograder.authoring import locked_parser
 from autograder.quiz.formats.notebook import TO_REPLACE
 from autograder.quiz.forms import Form
 from autograder.quiz.responses import Problem, Responses
@@ -105,7 +105,7 @@ def _assigned(source: str, number: int) -> ast.expr:
     if len(source) > _MAX_PARSED_CHARS:  # the parser may need ten thousand times as much memory
         raise ValueError(f"the cell holds {len(source)} characters, and at most {_MAX_PARSED_CHARS} are read")
     try:
-        statements = python_parser.parse(source).body
+        statements = locked_parser.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"the cell is not Python ({error})") from error
     name = f"answer_{number}"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from nbformat import NotebookNode
 from nbgrader.utils import is_grade, is_solution
 
-from autograder.authoring import python_parser
+from autograder.authoring import locked_parser
 from autograder.submissions import Malformed, bounded_process
 from autograder.submissions.submitted_files import grade_id
 
@@ -79,7 +79,7 @@ def student_cells(submission: NotebookNode, release: NotebookNode) -> list[tuple
 
 def given_imports(release: NotebookNode) -> list[str]:
     """The modules that a lab's given cells import: the instructor wrote them, so they are safe to import early."""
-    trees = [python_parser.parse(_without_magics(cell.source)) for cell in release.cells if _is_given_code(cell)]
+    trees = [locked_parser.parse(_without_magics(cell.source)) for cell in release.cells if _is_given_code(cell)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return sorted(names | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module})

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from autograder.authoring import python_parser
+from autograder.authoring import locked_parser
 
 SOURCE = "x = [(1 + (2 + (3 + (4 + 5)))) for a in (b, c)]\n" * 5
 
@@ -25,5 +25,5 @@ def other_threads_come_in():
 
 def test_threads_that_parse_at_once_all_get_their_tree(other_threads_come_in):
     with ThreadPoolExecutor(4) as pool:
-        trees = list(pool.map(python_parser.parse, [SOURCE] * 200))
+        trees = list(pool.map(locked_parser.parse, [SOURCE] * 200))
     assert {ast.unparse(tree) for tree in trees} == {ast.unparse(ast.parse(SOURCE))}
