@@ -67,7 +67,7 @@ def install() -> None:
     """
     from autograder.course import QUIZ_KEY
     from autograder.feedback import sanitize
-    from autograder.grading import autograde_folders, markers
+    from autograder.grading import markers, selected_submissions
     from autograder.submissions import lateness, regrade_requests
     from autograder.submissions.collecting import lms_archives
 
@@ -75,7 +75,7 @@ def install() -> None:
     lms_archives.install()
     regrade_requests.install()
     sanitize.install()
-    autograde_folders.install()
+    selected_submissions.install()
     markers.register(QUIZ_KEY, _mark_quiz)
 
 
