@@ -272,7 +272,7 @@ def grade(
 
 
 def _verdicts(done: Mapping[str, Judged]) -> Table:
-    """Make a table with a row for each student, and a column for names that an instructor should see, if any."""
+    """Make a table with a row for each student and, if an instructor should look at names, a column of them."""
     seen = any(one.look_at for one in done.values())
     table = Table("student", "score", "verdict", *(["look at"] if seen else []), box=SIMPLE)
     for student, one in sorted(done.items()):

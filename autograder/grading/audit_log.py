@@ -219,7 +219,7 @@ def _last_entry(file: BinaryIO) -> tuple[AuditEntry | None, bool]:
 
 
 def read(log: Path) -> tuple[list[AuditEntry], list[str]]:
-    """Read all entries of a log, and a sentence for each altered line; a missing log has no entries."""
+    """Read a log's entries, and describe each altered line; a missing log has no entries."""
     entries: list[AuditEntry] = []
     problems: list[str] = []
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""

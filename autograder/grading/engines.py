@@ -32,7 +32,7 @@ class Engine(Protocol):
         ...
 
     def stop(self) -> None:
-        """Give up what is being judged, as far as possible; nothing is requested after that."""
+        """Abandon running judgements where possible; nothing may be requested afterwards."""
         ...
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""`nbgrader autograde` over every folder of a class: none stops the others, and an empty one gets a verdict."""
+"""The submitted folders that `nbgrader autograde` takes: none stops the others, and an empty one gets a verdict."""
 
 from __future__ import annotations
 

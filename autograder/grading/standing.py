@@ -155,7 +155,7 @@ class Standing:
 
     @property
     def num_answers_to_read(self) -> int:
-        """The answers that wait for points by hand."""
+        """The number of answers awaiting manual grading."""
         return sum(points.score is None for points in self.cells) if self.state is State.BY_HAND else 0
 
     @property

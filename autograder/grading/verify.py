@@ -195,7 +195,7 @@ def _judge(root: Path, case: Case, seed: int | None, only: set[str] | None = Non
 
 
 class _Kept(BaseModel):
-    """A kept finding without problems, under the fingerprint of everything that it rests on except the inputs' seed."""
+    """A cached clean finding, keyed by a fingerprint of all its inputs but the seed."""
 
     fingerprint: str
     report: Report

@@ -70,7 +70,7 @@ def judge(request: JudgeRequest, granted: Sequence[str] = ()) -> Report:
         path.write_text(request.model_copy(update=complete).model_dump_json())
         said = _run_judge(path, report, request.preload, granted, request.total_s + _SPARE_S)
         if not report.exists():
-            raise RuntimeError(f"the judge broke before it could report:\n{said[-4000:]}")
+            raise RuntimeError(f"the judge crashed before it could report:\n{said[-4000:]}")
         return Report.model_validate_json(report.read_text())
 
 

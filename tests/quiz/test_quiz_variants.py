@@ -98,7 +98,7 @@ def test_a_mistake_deep_in_a_file_is_found_by_its_line(tmp_path):
 
 
 def test_a_parameter_that_nothing_fulfils_is_reported():
-    with pytest.raises(ValueError, match="none of 1000 draws fulfils"):
+    with pytest.raises(ValueError, match="none of 1000 draws satisfied every condition in `require`: "):
         draw(question(SINGLE.replace("num_ranks * 50 <= size_mb", "num_ranks > 8")), 0)
 
 

@@ -1,4 +1,4 @@
-"""The machine of a measurement: processor, GPUs, clocks, versions, the speed of a matrix product, and other work."""
+"""The machine of a measurement: processor, GPUs, clocks, versions, matmul speed, and what else was running on it."""
 
 from __future__ import annotations
 

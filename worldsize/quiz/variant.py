@@ -186,7 +186,7 @@ def _parameters(question: bank.Question, rng: random.Random) -> dict[str, Value]
         names = {**drawn, **_computed(question, drawn)}
         if all(evaluate(required, names) for required in question.require):
             return names
-    raise ValueError(f"none of {_TRIES} draws fulfils all of {question.require}")
+    raise ValueError(f"none of {_TRIES} draws satisfied every condition in `require`: {', '.join(question.require)}")
 
 
 def _computed(question: bank.Question, drawn: dict[str, Value]) -> dict[str, Value]:

@@ -73,7 +73,7 @@ def export(
     Files for other systems' class lists leave out everybody who is not on the course's roster, if it has one.
 
     Raises:
-        ValueError: the format or an assignment, also one in `names`, is unknown.
+        ValueError: the format or an assignment, including one in `names`, is unknown.
     """
     if format not in FORMATS:
         raise ValueError(f"There is no format {format!r}: choose one of {', '.join(FORMATS)}.")
