@@ -20,7 +20,17 @@ from worldsize.gpus import tensors
 from worldsize.gpus.answers import Gpus
 from worldsize.hardware import Cluster
 from worldsize.launch.worker import call_tracer, spans
-from worldsize.paper import files, group, no_data, node, operator_log, reducer, refusals, threads, torch_internals
+from worldsize.paper import (
+    files,
+    group,
+    no_data,
+    node_questions,
+    operator_log,
+    reducer,
+    refusals,
+    threads,
+    torch_internals,
+)
 from worldsize.paper.levels import LevelMeter
 from worldsize.paper.record import RankRecord
 from worldsize.paper.recorder import Recorder, Unobserved
@@ -66,7 +76,7 @@ def _recorded(
     torch_internals.give_addresses()
     reducer.install()
     group.join(recorder, gpus)
-    node.report_questions(recorder.note_count)
+    node_questions.report_questions(recorder.note_count)
     spans.stop(recorder.span)
     call_tracer.refuse_gaps()
     refused = threads.refuse_operators()
