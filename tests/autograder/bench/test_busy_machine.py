@@ -28,7 +28,7 @@ def a_class(monkeypatch):
     results = {"anna": result("a", 0.02), "ben": result("b", 0.01, busy_cores=1.9)}
     outcomes = [SubmissionOutcome(student, None, Kept(fingerprint="", result=one)) for student, one in results.items()]
     class_ = Mock()
-    class_.lab.named.return_value = [*results]
+    class_.lab.named.return_value, class_.refused.return_value = [*results], []
     monkeypatch.setattr("autograder.bench.commands._batch", lambda *_: class_)
     monkeypatch.setattr("autograder.bench.commands._place", Mock())
     monkeypatch.setattr("autograder.bench.commands._progress", lambda _: nullcontext((Mock(), Mock())))
