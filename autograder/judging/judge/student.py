@@ -186,7 +186,7 @@ class SandboxedStudent:
         found = cluster_of(cluster, world_size)
 
         def claim(of: Sequence[Any], num_ranks: int) -> PaperRun:
-            job = (self._cells, _setting(forbid, None, None), on_rank, of, num_ranks, found.gpus_per_node)
+            job = (self._cells, _setting(forbid, None, None), on_rank, of, num_ranks, found)
             return claimed(lambda ranks: self._record(job, ranks), num_ranks, found)
 
         options = {"cluster": found, "compute": "flops", "memory": True, "forbid": forbid}
