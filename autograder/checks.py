@@ -36,7 +36,7 @@ from autograder.judging.checks.witnessed import (
     expect_work,
     posts_of,
 )
-from autograder.judging.jail.made import Made, call_each, limit_computing, return_freed_memory
+from autograder.judging.jail.made import Made, as_students, call_each, limit_computing, return_freed_memory
 from autograder.judging.report import Outcome
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "PartlyHeld",
     "Parts",
     "StudentFailed",
+    "as_students",
     "between",
     "call_each",
     "described",

@@ -32,6 +32,7 @@ from autograder.checks import (
     Outcome,
     PartlyHeld,
     StudentFailed,
+    as_students,
     between,
     entries,
     entry,
@@ -413,7 +414,7 @@ def diagnoses_on_rank(student: Any, steps: Sequence[Any]) -> list[Any]:
     found: list[Any] = []
     for number, step in enumerate(steps):
         try:
-            given = student.find_bottleneck(step)
+            given = student.find_bottleneck(as_students(student, step))
             found.append(list(given) if isinstance(given, list | tuple) else None)
         except Exception:
             if number == len(steps) - 1 and not any(found):

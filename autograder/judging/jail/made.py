@@ -30,18 +30,28 @@ def call_each(
 ) -> list[Any]:
     """What a function of the student's returns for each call, with tuples as lists; `parts` replace other functions.
 
-    A named tuple among the arguments becomes one of the class of that name in the student's notebook.
+    Named tuples among the arguments, and among what `parts` return, are of the student's own classes.
     """
 
-    def own(value: Any) -> Any:
-        return getattr(student, type(value).__name__)(*value) if hasattr(value, "_fields") else value
-
     def plain(value: Any) -> Any:
-        return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+    def in_own_classes(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **options: as_students(student, function(*args, **options))
 
     for part, function in (parts or {}).items():
-        setattr(student, part, function)
-    return [plain(getattr(student, name)(*map(own, args))) for args in calls]
+        setattr(student, part, in_own_classes(function))
+    return [plain(getattr(student, name)(*as_students(student, tuple(args)))) for args in calls]
+
+
+def as_students(student: Any, value: Any) -> Any:
+    """The value, in which named tuples are of the classes of their names in the student's notebook.
+
+    Student code may then ask for its own class, as by `isinstance` or `match`. Lists and tuples are looked into.
+    """
+    if hasattr(value, "_fields"):
+        return getattr(student, type(value).__name__, type(value))(*value)
+    return type(value)(as_students(student, item) for item in value) if type(value) in (list, tuple) else value
 
 
 def return_freed_memory() -> None:

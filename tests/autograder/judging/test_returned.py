@@ -202,3 +202,16 @@ def test_a_function_is_called_with_the_students_own_classes_and_right_other_func
         [True, [[3]]],
     ]
     assert seen == [4, 5]
+
+
+def test_what_a_right_other_function_returns_is_of_the_students_own_classes():
+    class Own(NamedTuple):
+        dp: int
+
+    def cost(num):
+        plans = student.plans(num)
+        return [type(plans), [type(plan) is Own for plan in plans], plans]
+
+    student = SimpleNamespace(Plan=Own, plans=None, cost=cost)
+    parts = {"plans": lambda num: [Plan(dp) for dp in range(num)]}
+    assert call_each(student, "cost", [(2,)], parts) == [[list, [True, True], [[0], [1]]]]
