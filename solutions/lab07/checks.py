@@ -72,10 +72,6 @@ WITH_SCRIPT = {"allow": RULES["allow"] | {"send", "recv"}, "student_ranks": {0, 
 LEARNING_RATE = 0.01
 
 SOLUTION = Path(__file__).with_name("lab07.py")
-Unit, Block, OnDemand, Kept = take_from_solution(SOLUTION, "Unit", "Block", "OnDemand", "Kept")
-make_blocks, units_of, unit_with = take_from_solution(
-    SOLUTION, "make_blocks", "units_of", "unit_with"
-)
 right_shard, right_unshard, right_gather, right_free, right_reduce_gradients = take_from_solution(
     SOLUTION, "shard", "unshard", "gather", "free", "reduce_gradients"
 )
@@ -104,11 +100,35 @@ def grouped(modules: Sequence[nn.Module]) -> list[tuple[list[int], list[nn.Param
     return [(list(places), parameters) for (places, *_), parameters in groups.items()]
 
 
+def with_right_units(student: Any) -> None:
+    """Put right functions in place of those that the notebook's `Unit` calls."""
+    student.shard, student.unshard, student.free = right_shard, right_unshard, right_free
+
+
 def with_references(student: Any) -> None:
     """Put right functions in place of the student's small ones."""
-    student.shard, student.unshard = right_shard, right_unshard
-    student.gather, student.free = right_gather, right_free
-    student.reduce_gradients = right_reduce_gradients
+    with_right_units(student)
+    student.gather, student.reduce_gradients = right_gather, right_reduce_gradients
+
+
+def unit_of_zeros(
+    student: Any, shapes: Any, dtype: torch.dtype = torch.float32, requires_grad: bool = True
+) -> Any:
+    zeros = [torch.zeros(shape, dtype=dtype) for shape in shapes]
+    return student.Unit([nn.Parameter(tensor, requires_grad) for tensor in zeros])
+
+
+def gathers_of(student: Any, blocks: Sequence[Any], is_kept: bool) -> Any:
+    """What gathers on demand; if `is_kept`, weights stay gathered, as in stages 1 and 2."""
+    gathers = student.OnDemand(blocks)
+    if is_kept:
+        gathers.drop = lambda _: None
+    return gathers
+
+
+def units_of(blocks: Sequence[Any]) -> list[Any]:
+    """All units, each once."""
+    return list(dict.fromkeys(unit for block in blocks for unit in block.units))
 
 
 def shard_on_rank(student: Any, cases: list[tuple[Tensors, int]]) -> Any:
@@ -138,10 +158,10 @@ def gather_on_rank(student: Any, cases: list[Tensors], in_turn: bool) -> Any:
 
     In turn, rank 1 begins when rank 0's first call has returned.
     """
-    student.shard, student.unshard = right_shard, right_unshard
-    found = []
+    free, found = student.free, []
+    with_right_units(student)
     for weights in cases:
-        unit, seen = Unit([nn.Parameter(one) for one in weights]), []
+        unit, seen = student.Unit([nn.Parameter(one) for one in weights]), []
         for step in range(3):
             if in_turn and dist.get_rank():
                 dist.recv(torch.empty(1), 0)
@@ -152,19 +172,22 @@ def gather_on_rank(student: Any, cases: list[Tensors], in_turn: bool) -> Any:
             seen.append([one.detach().clone() for one in unit.parameters])
             unit.piece *= 2
             if step:
-                student.free(unit)
-                student.free(unit)
+                free(unit)
+                free(unit)
         found.append(seen)
     return found
 
 
 def free_on_rank(student: Any, num_units: int, num_elements: int) -> Any:
-    """Gather and free units one after the other, and keep what autograd would."""
+    """Gather and free units one after the other, and keep what autograd would.
+
+    Nothing here leads to a right `free`: units, too, are made with the student's.
+    """
     return_freed_memory()
     student.shard, student.unshard = right_shard, right_unshard
     units, saved, found = [], [], []
     for number in range(num_units):
-        units.append(Unit([nn.Parameter(torch.full((num_elements,), 1.0 + number))]))
+        units.append(student.Unit([nn.Parameter(torch.full((num_elements,), 1.0 + number))]))
     for unit in units:
         student.gather(unit).wait()
         saved.append(unit.parameters[0].detach()[:2])
@@ -184,10 +207,10 @@ def reduce_on_rank(
 
     In turn, rank 1 begins when rank 0's call has returned.
     """
-    student.shard, student.unshard = right_shard, right_unshard
+    with_right_units(student)
     found = []
     for dtype in dtypes:
-        unit, seen = unit_with(shapes, [None] * len(shapes), dtype), []
+        unit, seen = unit_of_zeros(student, shapes, dtype), []
         for gradients in calls:
             for parameter, gradient in zip(unit.parameters, gradients, strict=True):
                 parameter.grad = None if gradient is None else gradient.to(dtype)
@@ -200,7 +223,7 @@ def reduce_on_rank(
             take_in()
             seen.append([None if unit.gradient is None else unit.gradient.clone(), left])
         found.append(seen)
-    frozen = unit_with(shapes, [None] * len(shapes), torch.float32, False)
+    frozen = unit_of_zeros(student, shapes, requires_grad=False)
     student.reduce_gradients(frozen)()
     return [found, frozen.gradient]
 
@@ -208,10 +231,11 @@ def reduce_on_rank(
 def reduce_many_on_rank(student: Any, num_units: int, num_elements: int) -> Any:
     """Fill the memory with what is left of units whose gradients were reduced."""
     return_freed_memory()
-    student.shard, student.unshard = right_shard, right_unshard
+    with_right_units(student)
     units, found = [], []
     for _ in range(num_units):
-        units.append(unit_with([(num_elements,)], [torch.ones(num_elements)], torch.float32))
+        units.append(unit_of_zeros(student, [(num_elements,)]))
+        units[-1].parameters[0].grad = torch.ones(num_elements)
         student.reduce_gradients(units[-1])()
         found.append(units[-1].gradient[:2].clone())
     return found
@@ -228,9 +252,10 @@ class Steps(NamedTuple):
 
 def adam_on_rank(student: Any, cases: Sequence[Steps]) -> Any:
     """By case and step, the piece and the state."""
+    with_right_units(student)
     found = []
     for case in cases:
-        unit = Unit([nn.Parameter(case.weights)])
+        unit = student.Unit([nn.Parameter(case.weights)])
         piece, seen = unit.piece, []
         if case.state:
             unit.master, unit.exp_avg, unit.exp_avg_sq, unit.num_steps = case.state
@@ -308,8 +333,8 @@ def shard_model_on_rank(student: Any, sizes: Sizes, is_kept: bool, steps: Any) -
     """
     with_references(student)
     modules = model_of(sizes)
-    blocks = make_blocks(modules)
-    gathers, found = Kept(blocks) if is_kept else OnDemand(blocks), []
+    blocks = student.make_blocks(modules)
+    gathers, found = gathers_of(student, blocks, is_kept), []
     sharded = student.FullyShard(blocks, gathers)
     for passes in steps:
         outputs = []
@@ -346,8 +371,8 @@ def hold_on_rank(student: Any, width: int, num_blocks: int) -> Any:
     blocks = []
     for _ in range(num_blocks):
         module = Heavy(width)
-        blocks.append(Block(module, [Unit(list(module.parameters()))]))
-    sharded = student.FullyShard(blocks, OnDemand(blocks))
+        blocks.append(student.Block(module, [student.Unit(list(module.parameters()))]))
+    sharded = student.FullyShard(blocks, student.OnDemand(blocks))
     hidden = torch.ones(1, width)
     for block in blocks:
         hidden = block.module(hidden)
@@ -374,12 +399,11 @@ def whole_step(student: Any, widths: Sequence[int], is_own: bool) -> tuple[torch
     """
     if not is_own:
         with_references(student)
-    blocks_by = student.make_blocks if is_own else make_blocks
     blocks = []
     for previous, width in pairwise(widths):  # one at a time: the whole of the model is never there
-        blocks += blocks_by([nn.Linear(previous, width, bias=False)])
-    blocks += blocks_by([Scale()])
-    sharded = student.FullyShard(blocks, (student.OnDemand if is_own else OnDemand)(blocks))
+        blocks += student.make_blocks([nn.Linear(previous, width, bias=False)])
+    blocks += student.make_blocks([Scale()])
+    sharded = student.FullyShard(blocks, student.OnDemand(blocks))
     hidden = torch.ones(1, widths[0])
     for block in blocks:
         hidden = block.module(hidden)
@@ -450,8 +474,8 @@ def gated_step_on_rank(
 ) -> Any:
     with_references(student)
     modules = [Gated(module, ask) for module in model_of(sizes)]
-    blocks = make_blocks(modules)
-    sharded = student.FullyShard(blocks, Kept(blocks) if is_kept else OnDemand(blocks))
+    blocks = student.make_blocks(modules)
+    sharded = student.FullyShard(blocks, gathers_of(student, blocks, is_kept))
     passed(modules, range(len(modules)), inputs.requires_grad_()).square().mean().backward()
     sharded.finish()
     return [unit.gradient for unit in units_of(blocks)]
@@ -480,9 +504,8 @@ class Timed(Heavy):
 def timed_step_on_rank(student: Any, width: int, times_s: list[float]) -> Any:
     with_references(student)
     modules = [Timed(width, time_s) for time_s in times_s]
-    blocks = make_blocks(modules)
-    gathers = Kept(blocks)
-    sharded = student.FullyShard(blocks, gathers)
+    blocks = student.make_blocks(modules)
+    sharded = student.FullyShard(blocks, gathers_of(student, blocks, is_kept=True))
     inputs = torch.ones(1, width, requires_grad=True)
     passed(modules, range(len(modules)), inputs).sum().backward()
     sharded.finish()
@@ -493,6 +516,8 @@ def prefetch_on_rank(student: Any, ask: Any, weights: Any, uses: Uses, tied: boo
 
     Between the uses a rank asks for a factor. Blocks that nobody used are dropped at the end.
     """
+    with_right_units(student)
+    units = [student.Unit([nn.Parameter(one) for one in of_block]) for of_block in weights]
     under_way, early = [], []
 
     class Handle:
@@ -512,11 +537,10 @@ def prefetch_on_rank(student: Any, ask: Any, weights: Any, uses: Uses, tied: boo
         right_free(unit)
 
     student.gather, student.free = gather, free
-    units = [Unit([nn.Parameter(one) for one in of_block]) for of_block in weights]
     owned = [[unit] for unit in units]
     if tied:
         owned = [[one, units[-1]] for one in units[:-1]]
-    blocks = [Block(nn.Identity(), of_block) for of_block in owned]
+    blocks = [student.Block(nn.Identity(), of_block) for of_block in owned]
     gathers, sums = student.Prefetching(blocks), []
     for place, is_backward in uses:
         gathers.use(place, is_backward)
@@ -533,8 +557,8 @@ def prefetch_timed_on_rank(
 ) -> Any:
     with_references(student)
     num_blocks = 1 + max(place for place, _ in uses)
-    units = [Unit([nn.Parameter(torch.ones(num_elements))]) for _ in range(num_blocks)]
-    blocks = [Block(nn.Identity(), [unit]) for unit in units]
+    units = [student.Unit([nn.Parameter(torch.ones(num_elements))]) for _ in range(num_blocks)]
+    blocks = [student.Block(nn.Identity(), [unit]) for unit in units]
     gathers, sums = student.Prefetching(blocks), []
     for (place, is_backward), time_s in zip(uses, times_s, strict=True):
         gathers.use(place, is_backward)
@@ -545,9 +569,10 @@ def prefetch_timed_on_rank(
 
 
 def clip_on_rank(student: Any, cases: Any) -> Any:
+    with_right_units(student)
     found = []
     for max_norm, pieces in cases:
-        units = [Unit([nn.Parameter(torch.zeros(2))]) for _ in pieces]
+        units = [unit_of_zeros(student, [(2,)]) for _ in pieces]
         for unit, piece in zip(units, pieces, strict=True):
             unit.gradient = piece
         norm = student.clip_gradients(units, max_norm)
