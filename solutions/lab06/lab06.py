@@ -82,9 +82,10 @@ class Momentum:
                     velocity.mul_(self.momentum).add_(parameter.grad)
                     parameter.sub_(self.lr * velocity)
 
-    def zero_grad(self):
+    def zero_grad(self, set_to_none=True):
         for parameter in self.parameters:
-            parameter.grad = None
+            if parameter.grad is not None:
+                parameter.grad = None if set_to_none else torch.zeros_like(parameter.grad)
 
 
 def show(picture):
