@@ -7,6 +7,7 @@ elastic jobs each step posts the state with which it begins.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,6 +68,31 @@ def reference_fused_sum(comm: Any, tensors: dict[str, torch.Tensor], fusion_byte
         parts = buffer.split([tensors[name].numel() for name in names])
         for name, part in zip(names, parts, strict=True):
             tensors[name].copy_(part.view_as(tensors[name]))
+
+
+# What has to be in the messages.
+
+
+def is_sent(
+    exchanges: Sequence[Exchange], rank: int, tensor: torch.Tensor, off: float = 0.0
+) -> bool:
+    """Whether a rank gave these elements to an operation: as bytes, or as numbers of any dtype.
+
+    They may be off by a part of themselves, and a matrix may go row by row or column by column.
+    """
+    content = b"".join(one.bodies.get(rank, b"") for one in exchanges)
+    for form in (tensor, tensor.t()) if tensor.dim() == 2 else (tensor,):
+        flat = form.flatten()
+        if flat.view(torch.uint8).numpy().tobytes() in content:
+            return True
+        wanted = flat.double()
+        for one in exchanges:
+            given = one.tensor(rank).double()
+            if len(given) >= len(wanted):
+                windows = given.unfold(0, len(wanted), 1)
+                if bool(((windows - wanted).abs() <= off * wanted.abs()).all(dim=1).any()):
+                    return True
+    return False
 
 
 # broadcast_state
@@ -157,8 +183,16 @@ def expect_as_on_root(run: Run, root: int, *places: str) -> None:
             raise CheckFailed(f"the root's {what} on all ranks", found, hint)
 
 
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors of more than one element in nested lists and dicts."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return [tensor for part in parts for tensor in tensors_in(part)]
+    return [value] if isinstance(value, torch.Tensor) and value.numel() > 1 else []
+
+
 def expect_sent_by_root(run: Run, root: int) -> None:
-    """Raise CheckFailed unless the root sent its weights, and nobody else sent anything."""
+    """Raise CheckFailed unless the root sent as much as its weights, and nobody else anything."""
     for one in run.exchanges:
         if one.op != "broadcast" or one.root != root:
             actual = f"{one.op} of rank {one.root if one.op == 'broadcast' else 'all'}"
@@ -170,6 +204,14 @@ def expect_sent_by_root(run: Run, root: int) -> None:
         raise CheckFailed(f"{size:,} bytes of state or some more", f"{sent:,} broadcast")
 
 
+def expect_in_broadcasts(run: Run, root: int, part: str) -> None:
+    """Raise CheckFailed unless this part of the root's state is in what it sent."""
+    for tensor in tensors_in(entry(run.values[root], "before", part)):
+        if not is_sent(run.exchanges, root, tensor):
+            hint = "What ranks know of the root's state comes over the wire."
+            raise CheckFailed("all elements of the root's state in broadcasts", "others", hint)
+
+
 @points(1, cell="check_broadcast_state")
 def check_broadcast_of_weights(student, rng):
     """All ranks have the root's parameters and buffers, of any dtype, frozen ones too, and only the
@@ -179,6 +221,7 @@ def check_broadcast_of_weights(student, rng):
     run = state_after_broadcast(student, rng, "SGD", root)
     expect_sent_by_root(run, root)
     expect_as_on_root(run, root, "tensors")
+    expect_in_broadcasts(run, root, "tensors")
 
 
 @points(1, cell="check_broadcast_state")
@@ -190,6 +233,7 @@ def check_broadcast_of_optimizer(student, rng):
         run = state_after_broadcast(student, rng, kind, root)
         expect_sent_by_root(run, root)
         expect_as_on_root(run, root, "moments")
+        expect_in_broadcasts(run, root, "moments")
         expect_as_on_root(run, root, "settings")
 
 
@@ -200,6 +244,7 @@ def check_broadcast_in_place(student, rng):
     run = state_after_broadcast(student, rng, "Adam", root)
     expect_sent_by_root(run, root)
     expect_as_on_root(run, root, "tensors")
+    expect_in_broadcasts(run, root, "tensors")
     for value in run.values:
         is_moved = not is_same(entry(value, "step", "tensors"), entry(value, "after", "tensors"))
         if entry(value, "ids") is not True or not is_moved:
@@ -235,18 +280,33 @@ def play_agreed(student: Any, rng: torch.Generator, num_ranks: int) -> tuple[Run
     if len(run.exchanges) != 4 or len(sizes) != 4 or max(sizes) > len(names):
         expected = f"one all-reduce of at most {len(names)} bytes for each of 4 calls"
         raise CheckFailed(expected, f"{len(run.exchanges)} operations of {sizes} bytes")
-    for number, one in enumerate(run.exchanges):
-        expect_names_sent(one, [rounds[number] for rounds in by_rank])
+    expect_names_sent(run.exchanges, by_rank, names)
     return run, wanted
 
 
-def expect_names_sent(exchange: Exchange, lists: Sequence[Sequence[str]]) -> None:
-    """Raise CheckFailed where ranks with other names gave the all-reduce the same bytes."""
-    held = {(frozenset(names), exchange.bodies[rank]) for rank, names in enumerate(lists)}
-    bodies = [body for _, body in held]
-    if len(bodies) > len({*bodies}):
+def expect_names_sent(
+    exchanges: Sequence[Exchange], by_rank: Sequence[Sequence[Sequence[str]]], names: Sequence[str]
+) -> None:
+    """Raise CheckFailed unless each name has a byte of its own that says whether it waits."""
+    said = [
+        (set(rounds[number]), one.bodies[rank])
+        for number, one in enumerate(exchanges)
+        for rank, rounds in enumerate(by_rank)
+    ]
+    places = range(min(len(body) for _, body in said))
+
+    def bytes_at(place: int, name: str, is_waiting: bool) -> set[int]:
+        return {body[place] for waiting, body in said if (name in waiting) == is_waiting}
+
+    def is_place(place: int, name: str) -> bool:
+        waits, absent = (bytes_at(place, name, is_waiting) for is_waiting in (True, False))
+        return len(waits) == len(absent) == 1 and waits != absent
+
+    missing = [name for name in names if not any(is_place(place, name) for place in places)]
+    if missing:
         hint = "Each rank's own `waiting` has to be in what it gives to the all-reduce."
-        raise CheckFailed("other bytes from ranks with other names", "the same bytes", hint)
+        expected = "other bytes from ranks with other names, one for each name"
+        raise CheckFailed(expected, f"none for {len(missing)} of {len(names)} names", hint)
 
 
 @points(1, cell="check_agreed")
@@ -376,11 +436,9 @@ def check_fused_sums(student, rng):
                 hint = "Copy the parts of the summed buffer back into the tensors, with copy_."
                 raise CheckFailed(f"the sum in place on rank {rank}", "another value", hint)
     for rank, of_rank in enumerate(tensors):
-        due = sum(one.nbytes for one in of_rank.values())
-        sums = [one for one in run.exchanges if one.op == "all_reduce"]
-        sent = sum(len(one.bodies.get(rank, b"")) for one in sums)
-        if sent < due:
-            raise CheckFailed(f"all-reduces of {due:,} bytes of rank {rank}", f"{sent:,}")
+        if not all(is_sent(run.exchanges, rank, one) for one in of_rank.values()):
+            hint = "What is summed comes over the wire."
+            raise CheckFailed(f"rank {rank}'s tensors on the wire", "other numbers", hint)
 
 
 # DistributedOptimizer
@@ -497,6 +555,17 @@ class Trained:
         if left:
             raise CheckFailed("nothing more on the wire", f"{len(left)} operations")
 
+    def expect_gradients_sent(self) -> None:
+        """Raise CheckFailed unless each rank's gradients, divided or not, went into all-reduces."""
+        sums = [one for one in self.run.exchanges if one.op == "all_reduce"]
+        for rank, step in itertools.product(range(3), range(2)):
+            for gradient in self.own(rank, step).values():
+                forms = [gradient / divisor for divisor in (1, 3)]
+                if gradient.any() and not any(is_sent(sums, rank, one, 2e-3) for one in forms):
+                    hint = "What is averaged comes over the wire."
+                    expected = f"rank {rank}'s gradients of step {step} in all-reduces"
+                    raise CheckFailed(expected, "other numbers", hint)
+
     def wanted(self) -> list[dict[str, Any]]:
         """The gradients and weights after each step, by the judge."""
         weights = {name: nn.Parameter(one.clone()) for name, one in self.first.items()}
@@ -547,10 +616,7 @@ def check_optimizer_averages(student, rng):
     game.expect_result(USED)
     first, *others = game.run.values
     expect_same_again([first] * len(others), others)
-    sums = [one for one in game.run.exchanges if one.op == "all_reduce"]
-    sent = sum(len(one.bodies.get(0, b"")) for one in sums)
-    if sent < sum(one.nbytes for step in range(2) for one in game.sent(0, step).values()) / 2:
-        raise CheckFailed("gradients on the wire", f"{sent:,} bytes")
+    game.expect_gradients_sent()
 
 
 @points(1, cell="check_DistributedOptimizer")
@@ -566,6 +632,7 @@ def check_optimizer_knows_the_unused(student, rng):
     """
     game = Trained(student, rng, "none")
     game.expect_result(("here", "idle", "wide"))
+    game.expect_gradients_sent()
     first = game.first["idle"]
     for value in game.run.values:
         found = tensor_like(entry(value, 1, "weights", list(game.first).index("idle")), first)
@@ -597,6 +664,7 @@ def check_optimizer_does_not_overflow(student, rng):
                 hint = "Divide by the number of ranks, then convert."
                 raise CheckFailed(f"finite gradients on rank {rank}", "infinity or none", hint)
             expect_close(found, wanted, "the mean of large gradients", rtol=1e-2, atol=64.0)
+    game.expect_gradients_sent()
 
 
 # run_elastic
@@ -705,7 +773,7 @@ def play_elastic(student: Any, rng: torch.Generator, plan: Any, num_steps: int, 
     Raises:
         CheckFailed: a step did not begin with the right state, everywhere.
     """
-    start = [float(whole(rng, -40, 40)) for _ in range(4)]
+    start = [float(whole(rng, 3, 40)) for _ in range(4)]  # not 0, which many messages hold
     posts, (num_done, weight, _) = expected_posts(plan, num_steps, every, start[plan[0][0][0]])
     each = [(one,) for one in start]  # another rank's can only come over the wire
     with hinted(ALL_MEET):
@@ -734,6 +802,7 @@ def play_elastic(student: Any, rng: torch.Generator, plan: Any, num_steps: int, 
             hint = "Copy what you commit; newcomers get all of it."
             what = f"step, weight and momentum with which rank {rank} begins step {step}"
             expect_close(one.tensor(rank), wanted, what, hint, rtol=1e-4, atol=1e-4)
+    expect_state_sent(run.exchanges, found)
     for rank in plan[-1][0]:
         value = run.values[rank]
         if entry(value, "step") != num_done:
@@ -742,6 +811,23 @@ def play_elastic(student: Any, rng: torch.Generator, plan: Any, num_steps: int, 
         if given is None or not abs(given.item() - weight) <= 1e-3:  # nan is near nothing
             raise CheckFailed("the last step in the weight", "another weight")
     return run
+
+
+def expect_state_sent(exchanges: Sequence[Exchange], steps: Sequence[Exchange]) -> None:
+    """Raise CheckFailed unless ranks that meet begin with what the first of them broadcast."""
+    meetings = [steps[0], *(b for a, b in itertools.pairwise(steps) if a.ranks != b.ranks)]
+    for step in meetings:
+        root = step.ranks[0]
+        broadcasts = [
+            one
+            for one in exchanges
+            if one.op == "broadcast" and one.ranks == step.ranks and one.root == root
+        ]
+        for value in step.tensor(root)[1:].float():  # weight and momentum
+            if not is_sent(broadcasts, root, value):
+                expected = f"the weight and momentum of rank {root} in its broadcasts"
+                hint = "Call broadcast_state after each rendezvous."
+                raise CheckFailed(expected, "others", hint)
 
 
 def expect_quiet_commits(exchanges: Sequence[Exchange]) -> None:
