@@ -71,6 +71,23 @@ right_gpipe, right_1f1b, right_interleaved = take_from_solution(
     SOLUTION, "gpipe", "one_f_one_b", "interleaved"
 )
 
+# All schedules are judged with these two, the solution's own too: a slip in them would hide itself.
+NEEDED = {
+    ("F", 0, 4): [],
+    ("F", 1, 4): [("F", 0, 4)],
+    ("F", 2, 4): [("F", 1, 4)],
+    ("B", 1, 4): [("B", 2, 4), ("F", 1, 4)],
+    ("B", 2, 4): [("F", 2, 4)],
+    ("I", 0, 4): [("F", 0, 4), ("I", 1, 4)],
+    ("W", 2, 4): [("I", 2, 4)],
+}
+assert all(sorted(needs(Act(*one), 3)) == before for one, before in NEEDED.items())
+THREE_STAGES = [[Act("F", 0, 0), Act("F", 2, 0)], [Act("F", 1, 0), Act("B", 1, 0)]]
+assert transfers_of(THREE_STAGES, 3) == [
+    [("send", 1), ("recv", 1)],
+    [("recv", 0), ("send", 0), ("recv", 0), ("send", 0)],
+]
+
 
 Schedule = list[list[Act]]
 
