@@ -53,7 +53,7 @@ class Gpus:
         self.note_count()
         return self.num_local
 
-    def choose(self, device: Any) -> None:
+    def set_current(self, device: Any) -> None:
         """Make a GPU the current one; a negative number changes nothing.
 
         Raises:
@@ -83,7 +83,7 @@ class Gpus:
     def chosen(self, device: Any) -> Iterator[None]:
         """Make a GPU the current one inside the block."""
         before = self.current
-        self.choose(device)
+        self.set_current(device)
         try:
             yield
         finally:
@@ -135,7 +135,7 @@ def answer(gpus: Gpus, memory: Mapping[str, Callable[..., Any]], streams: Mappin
         "is_bf16_supported": lambda *_, **__: gpus.gpu.architecture != "volta",
         "is_current_stream_capturing": lambda: False,
         "is_initialized": lambda: True,
-        "set_device": gpus.choose,
+        "set_device": gpus.set_current,
         "set_per_process_memory_fraction": _nothing,
         "set_rng_state": lambda state, *_: torch.set_rng_state(state),
         "set_rng_state_all": lambda states: torch.set_rng_state(states[gpus.current]),
@@ -148,8 +148,8 @@ def answer(gpus: Gpus, memory: Mapping[str, Callable[..., Any]], streams: Mappin
         "current_device_index": gpus.number,
         "device_index": gpus.chosen,
         "get_memory_info": memory["mem_get_info"],
-        "set_device_idx": gpus.choose,
-        "set_device_index": gpus.choose,
+        "set_device_idx": gpus.set_current,
+        "set_device_index": gpus.set_current,
     }
     of_modules = (
         (torch.cuda, cuda),

@@ -31,7 +31,7 @@ class GpuMemory:
             "mem_get_info": lambda *_: self._free_and_total(),
             "memory_allocated": self.held_bytes,
             "memory_reserved": self.held_bytes,
-            "memory_stats": self.figures,
+            "memory_stats": self.stats,
             "memory_summary": self.summary,
             "reset_peak_memory_stats": self.reset_peak,
         }
@@ -56,7 +56,7 @@ class GpuMemory:
         """Restart the peak from what is held now."""
         _counted().reset_peak()
 
-    def figures(self, _device: Any = None) -> dict[str, int]:
+    def stats(self, _device: Any = None) -> dict[str, int]:
         """Return those of torch's `memory_stats` that tensors determine."""
         held = {"current": self.held_bytes(), "peak": self.peak_bytes()}
         names = ("allocated_bytes", "reserved_bytes", "active_bytes")

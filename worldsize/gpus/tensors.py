@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.amp.autocast_mode import autocast
 from torch.distributed.device_mesh import DeviceMesh
+from torch.jit._builtins import _find_builtin, _register_builtin
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._device import _device_constructors
 from torch.utils.data import DataLoader
@@ -26,6 +27,8 @@ _METHODS = ("to", "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"
 def put_on_cpu() -> None:
     """Let this process treat the program's GPU tensors as CPU tensors."""
     for owner, name, changed in _CHANGED:
+        if operator := _find_builtin(getattr(owner, name)):
+            _register_builtin(changed, operator)  # for torch.jit it stays the operator that it wraps
         setattr(owner, name, changed)
     when_imported("torch.distributed.pipelining.stage", _place_stages_here)
     torch.serialization.register_package(0, lambda _storage: None, _restored_here)
@@ -59,6 +62,7 @@ def _with_device_here(function: Any) -> Any:
             args = (*args[:1], *map(here, args[1:]))
         return function(*args, **kwargs)
 
+    del call.__wrapped__  # torch.jit would look for the source of a function in C++
     return call
 
 

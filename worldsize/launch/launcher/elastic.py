@@ -38,6 +38,7 @@ _CHUNK = 1 << 12  # bytes of a first message read at a time
 _MAX_CALLERS = 256  # connections that have not sent `Hello` yet; a rank sends it at once
 _LONGEST_LINE = 1 << 16  # bytes; longer lines are split
 _KEPT_OUTPUT = 1 << 16  # characters of the agent's own output
+_JOINED_BYTES = 256  # whether it joined a process group, which is all that a rank of a script returns
 _CLOSE_S = 3.0  # how long the agent may take to end its ranks before it is killed
 
 
@@ -74,7 +75,7 @@ class ElasticWorkerGroup(WorkerGroup):
         payloads: Sequence[bytes] = (),
         quota: Quota | None = None,
     ) -> None:
-        super().__init__(shown, quota or Quota(value_bytes=0))
+        super().__init__(shown, quota or Quota(value_bytes=_JOINED_BYTES))
         self._flags, self._env, self._jobs, self._payloads = flags, env, jobs, payloads
         self._folder = ScratchFolder("/tmp")  # a socket's path must be short
         self._server = socket.socket(socket.AF_UNIX)
