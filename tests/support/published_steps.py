@@ -26,7 +26,9 @@ from repository import ROOT
 import worldsize as ws
 from worldsize import hardware
 from worldsize.hardware import Cluster
+from worldsize.models import Shape
 from worldsize.operators import Operator, time_s
+from worldsize.planning import Plan
 from worldsize.pricing import price
 from worldsize.units import GB, TB
 
@@ -132,12 +134,13 @@ def on_paper(row: dict[str, str]) -> Step:
     """
     if why := why_left_out(row):
         raise ValueError(f"{row['id']}: {why}")
-    published_s = float(row["iter_time_s"] or row["iter_time_s_derived"])
     is_sharded = row["zero_stage"] in ("2", "3")
     paper_s = _sharded_s(row) if is_sharded else _in_stages_s(row)
     flops = _hardware_flops(row) / int(row["n_gpus"])
     hfu_flops = flops / _cluster(row).gpu.peak_flops_per_s["bfloat16"]
-    return Step(row["id"], source_of(row), published_s, paper_s, hfu_flops, _in_series_s(row) if is_sharded else None)
+    return Step(
+        row["id"], source_of(row), published_s(row), paper_s, hfu_flops, _in_series_s(row) if is_sharded else None
+    )
 
 
 def errors(steps: Sequence[Step]) -> list[Errors]:
@@ -213,6 +216,35 @@ def beside(found: Sequence[Errors]) -> list[str]:
         f"Calculon, {name}: {row['median_error_percent']}% of {row['num_rows']} rows" for name, row in of_peer.items()
     ]
     return lines
+
+
+def plan_of(row: dict[str, str]) -> Plan:
+    """The layout of a row, whose layers are those of a GPT with biases."""
+    sizes = {"layers": "num_layers", "hidden": "width", "heads": "num_heads", "kv_heads": "num_kv_heads"}
+    sizes |= {"ffn": "hidden_width", "vocab": "vocab_size", "seq": "context_length"}
+    return Plan(
+        model=Shape(
+            name=row["model"],
+            family="gpt",
+            **{name: int(row[column]) for column, name in sizes.items()},
+            source=f"{row['source_ref']}, read in 2026",
+        ),
+        cluster=_cluster(row),
+        global_batch=int(row["global_batch_seqs"]),
+        length=int(row["seq"]),
+        dp=int(row["dp"]),
+        tp=int(row["tp"]),
+        pp=int(row["pp"]),
+        cp=1,
+        micro_batch=int(row["microbatch"]),
+        num_chunks=int(row["vpp"]),
+        recompute=row["recompute"],
+        zero_stage=int(row["zero_stage"][0]),
+    )
+
+
+def published_s(row: dict[str, str]) -> float:
+    return float(row["iter_time_s"] or row["iter_time_s_derived"])
 
 
 def _sharded_s(row: dict[str, str]) -> float:

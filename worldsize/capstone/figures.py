@@ -134,9 +134,9 @@ def run(
     default over the whole training, up to two years.
 
     Raises:
-        ValueError: a cost is not a number, or a policy cannot be followed.
+        ValueError: a cost is not a number or impossible, or a policy cannot be followed.
     """
-    step_s, parts = price(cost, plan or design.layout)
+    step_s, parts = price(cost, plan or design.layout, design.software.precision)
     if not 0 < step_s < math.inf:
         raise ValueError(f"cost is {step_s} s for {design.layout}; it must be a finite number of seconds above 0")
     span_s = span_s or min(math.ceil(max(design.num_steps * step_s / SPAN_S, 1)), _MOST_SPANS) * SPAN_S
@@ -165,12 +165,3 @@ def _failures(num_nodes: int, rates: tuple[Cause, ...], span_s: float, seed: int
     """
     drawn = outages.draw(rates, 1 << (num_nodes - 1).bit_length(), span_s, seed)
     return tuple(failure for failure in drawn if failure.node < num_nodes)
-
-
-def least_step_s(plan: Plan) -> float:
-    """Return the least seconds of any program: the FLOP that a causal mask leaves, at the peak of all GPUs."""
-    peaks, model = plan.cluster.gpu.peak_flops_per_s, plan.model
-    peak = peaks.get("bfloat16") or peaks["float16"]
-    masked = 3 * model.num_layers * 2 * plan.length * model.width  # per token: half of the scores and weighted sums
-    flops = model.flops(plan.num_tokens, plan.length) - plan.num_tokens * masked
-    return flops / (plan.cluster.world_size * peak)

@@ -12,8 +12,9 @@ from itertools import pairwise
 
 from worldsize.capstone import bill, saves
 from worldsize.capstone.design import Design, Network, SwitchLevel
-from worldsize.capstone.figures import least_step_s, run
+from worldsize.capstone.figures import run
 from worldsize.outages import Policy
+from worldsize.planning import bounds
 from worldsize.planning.layout import stage_layers
 from worldsize.planning.memory_estimate import held
 from worldsize.planning.search import Cost
@@ -26,7 +27,7 @@ _SAME = 1 - 1e-9  # for sums of rounded numbers
 def check(design: Design, cost: Cost | None = None, policy: Policy | None = None) -> list[str]:
     """Return a sentence for each thing that does not add up.
 
-    Without a cost of a step, days and dollars are those of the fastest possible program, at the peak of all GPUs.
+    Without a cost of a step, days and dollars are those of the fastest program that the hardware allows.
     A policy decides on checkpoints, as in `run`, and may go on with fewer nodes if there are too few spares.
     """
     problems = [*_of_plan(design)] or [*_of_memory(design)]
@@ -37,9 +38,14 @@ def check(design: Design, cost: Cost | None = None, policy: Policy | None = None
     if problems:
         return problems
     if cost is None:
-        least_days = design.num_steps * least_step_s(design.layout) / DAY
-        return over_budget(design, least_days, "even at the peak of all GPUs and without a failure")
-    return over_budget(design, run(design, cost, policy).days)
+        least = bounds.least(design.layout, design.software.precision)
+        least_days = design.num_steps * least.seconds / DAY
+        return over_budget(design, least_days, f"even without a failure, with {least.work}")
+    try:
+        days = run(design, cost, policy).days
+    except bounds.Impossible as error:
+        return [f"{error}."]
+    return over_budget(design, days)
 
 
 def _of_plan(design: Design) -> Iterator[str]:

@@ -71,7 +71,7 @@ def _with_memory(design: Design, cost: Cost) -> Plan:
     )
     if len(then) == len(now):
         return own
-    seconds = {plan: price(cost, plan)[0] for plan in then}
+    seconds = {plan: price(cost, plan, design.software.precision)[0] for plan in then}
     quickest = min(then, key=seconds.__getitem__)
     return own if quickest in now else quickest
 

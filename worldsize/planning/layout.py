@@ -77,7 +77,7 @@ class Plan:
     @property
     def num_layer_parameters(self) -> int:
         """Parameters of a layer on a rank, before any sharding by ZeRO."""
-        return _num_parameters(self.model, 1, False, False, self.tp) + self._num_layer_expert_parameters
+        return _num_parameters(self.model, 1, False, False, self.tp) + self.num_layer_expert_parameters
 
     def num_parameters(self, stage: int) -> int:
         """Parameters on a rank of this stage before ZeRO's sharding: matrices sharded by tp, others replicated."""
@@ -86,10 +86,11 @@ class Plan:
 
     def num_expert_parameters(self, stage: int) -> int:
         """Expert parameters included in `num_parameters`, which differ between the ranks of ep; 0 without experts."""
-        return self.num_stage_layers[stage] * self._num_layer_expert_parameters
+        return self.num_stage_layers[stage] * self.num_layer_expert_parameters
 
     @property
-    def _num_layer_expert_parameters(self) -> int:
+    def num_layer_expert_parameters(self) -> int:
+        """Expert parameters included in `num_layer_parameters`."""
         return _num_expert_weights(self.model) // (self.ep * self.tp)
 
     @cached_property

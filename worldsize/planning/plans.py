@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from worldsize.planning import bounds
 from worldsize.planning.layout import Plan
-from worldsize.units import format_bytes
+from worldsize.units import format_bytes, significant
 
 if TYPE_CHECKING:
     from worldsize.draw import Table
@@ -32,9 +33,8 @@ class PricedPlan(NamedTuple):
         """The MFU: the model's flops as a fraction of the GPUs' 16-bit peak, without recomputation."""
         plan = self.plan
         flops = plan.model.flops(plan.num_tokens, plan.length)
-        peaks = plan.cluster.gpu.peak_flops_per_s
-        peak = peaks.get("bfloat16") or peaks["float16"]
-        return flops / (self.step_s * plan.cluster.world_size * peak) if self.step_s else 0.0
+        _, peak = bounds.peak_flops_per_s(plan.cluster.gpu)
+        return flops / (self.step_s * plan.cluster.world_size * peak)
 
 
 class Plans(Sequence[PricedPlan]):
@@ -44,9 +44,13 @@ class Plans(Sequence[PricedPlan]):
     """
 
     def __init__(
-        self, priced: Sequence[PricedPlan], not_legal: Mapping[str, int], not_fitting: Mapping[str, int]
+        self,
+        priced: Sequence[PricedPlan],
+        not_legal: Mapping[str, int],
+        not_fitting: Mapping[str, int],
+        dtype: str = "",
     ) -> None:
-        self._priced, self.not_legal, self.not_fitting = priced, not_legal, not_fitting
+        self._priced, self.not_legal, self.not_fitting, self.dtype = priced, not_legal, not_fitting, dtype
 
     def __len__(self) -> int:
         return len(self._priced)
@@ -118,15 +122,26 @@ class Plans(Sequence[PricedPlan]):
         num_plans, capacity = len(self) + sum(self.not_fitting.values()), self.best.cluster.gpu.memory_bytes
         lines = [
             f"{len(self):,} of {_count(num_plans, 'legal plan')} fit in {format_bytes(capacity)}, "
-            f"in {_count(len(self.layouts), 'layout')}, each shown by its cheapest plan."
+            f"in {_count(len(self.layouts), 'layout')}, each shown by its cheapest plan.",
+            self._reality(),
         ]
         lines += [f"Does not fit ({_count(number, 'plan')}): {reason}." for reason, number in _sorted(self.not_fitting)]
         lines += [f"Not legal ({_count(number, 'layout')}): {reason}." for reason, number in _sorted(self.not_legal)]
         return "\n".join(lines)
 
+    def _reality(self) -> str:
+        """Say how near the cheapest plan is to what the hardware allows, beside published runs."""
+        cheapest = self._priced[0]
+        times = cheapest.step_s / bounds.least(cheapest.plan, self.dtype).seconds
+        return (
+            f"The cheapest takes {significant(times)} times the least that the hardware allows; {bounds.NUM_PUBLISHED} "
+            f"published runs took at least {bounds.LEAST_PUBLISHED:.2f} times, half of them over "
+            f"{bounds.MEDIAN_PUBLISHED} times."
+        )
+
     def _row(self, place: int, one: PricedPlan) -> dict[str, Any]:
         plan = one.plan
-        slower = one.step_s / self._priced[0].step_s - 1 if self._priced[0].step_s else 0.0
+        slower = one.step_s / self._priced[0].step_s - 1
         return {
             "place": place,
             **{axis: getattr(plan, axis) for axis in ("tp", "pp", "dp", "cp")},

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from worldsize import hardware
 from worldsize.hardware import Cluster
 from worldsize.models.shapes import Shape, shape
+from worldsize.planning.bounds import refuse_impossible
 from worldsize.planning.layout import RECOMPUTES, ZERO_STAGES, Plan, stage_layers
 from worldsize.planning.legality import divisors, meshes, why_not
 from worldsize.planning.memory_estimate import held
@@ -30,6 +31,7 @@ def plan(
     global_batch: int,
     length: int | None = None,
     memory: Callable[[Plan], float] | None = None,
+    dtype: str = "",
     dp: Choice = None,
     tp: Choice = None,
     pp: Choice = None,
@@ -45,12 +47,13 @@ def plan(
     `cost` is your own function from a `Plan` to the seconds of a step, or to a mapping of named parts that add up to
     them, such as `{"compute_s": 3.1, "bubble_s": 0.4}`. `length` is the tokens in a sequence, by default the model's
     context. `memory` is your own function from a `Plan` to the bytes on its fullest GPU; the default is an estimate.
+    A cost below what the hardware allows is refused; `dtype` is that of the products, by default 16 bits.
 
     The other arguments restrict the search to one or several values: `tp=8, recompute=("none", "full")`. By default tp
     stays within a node; a tp that you name may span nodes.
 
     Raises:
-        ValueError: a name or number is invalid, no plan is legal and fits, or a cost is not a number.
+        ValueError: a name or number is invalid, no plan is legal and fits, or a cost is not a number or impossible.
     """
     wanted = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
     wanted |= {"num_chunks": num_chunks, "recompute": recompute, "zero_stage": zero_stage}
@@ -62,8 +65,11 @@ def plan(
             raise ValueError(f"{name} is {value!r}; give a whole number of 1 or more")
     if not callable(cost):
         raise ValueError(f"cost is {cost!r}; give a function of a Plan that returns the seconds of a step")
+    if dtype and dtype not in cluster.gpu.peak_flops_per_s:
+        known = ", ".join(map(repr, cluster.gpu.peak_flops_per_s))
+        raise ValueError(f"dtype is {dtype!r}; the {cluster.gpu.name} multiplies in {known}")
     search = Search(model, cluster, global_batch, length, Restrictions.of(wanted), memory)
-    return search.priced(cost)
+    return search.priced(cost, dtype)
 
 
 @dataclass(frozen=True)
@@ -130,17 +136,17 @@ class Search:
         self.not_fitting: Counter[str] = Counter()  # plans
         self.least_bytes = math.inf
 
-    def priced(self, cost: Cost) -> Plans:
+    def priced(self, cost: Cost, dtype: str = "") -> Plans:
         """Price the plans that fit.
 
         Raises:
-            ValueError: no plan fits, or a cost is not a number.
+            ValueError: no plan fits, or a cost is not a number or impossible.
         """
-        found = [PricedPlan(one, *price(cost, one), held_bytes) for one, held_bytes in self.fitting()]
+        found = [PricedPlan(one, *price(cost, one, dtype), held_bytes) for one, held_bytes in self.fitting()]
         if not found:
             raise ValueError(self._nothing())
         found.sort(key=lambda one: one.step_s)
-        return Plans(found, dict(self.not_legal), dict(self.not_fitting))
+        return Plans(found, dict(self.not_legal), dict(self.not_fitting), dtype)
 
     def fitting(self) -> Iterator[tuple[Plan, float]]:
         """Yield the legal plans that fit, each with the bytes that it holds."""
@@ -218,8 +224,19 @@ class Search:
         )
 
 
-def price(cost: Cost, one: Plan) -> tuple[float, Mapping[str, float]]:
-    """Return the seconds of a step, and their parts if the cost function names them."""
+def price(cost: Cost, one: Plan, dtype: str = "") -> tuple[float, Mapping[str, float]]:
+    """Return the seconds of a step, and their parts if the cost function names them.
+
+    Raises:
+        ValueError: the cost is not a number.
+        Impossible: it is less than the hardware allows, with products in `dtype`, by default 16 bits.
+    """
+    step_s, parts = _asked(cost, one)
+    refuse_impossible(step_s, one, dtype)
+    return step_s, parts
+
+
+def _asked(cost: Cost, one: Plan) -> tuple[float, Mapping[str, float]]:
     try:
         found = cost(one)
     except Exception as error:

@@ -127,9 +127,9 @@ def test_a_recorded_step_is_priced_on_faster_links(mine):
     programs = load_programs(design, mine.parent)
     cost = recorded(programs.train, design)
     begin_s = time.process_time()
-    report = DesignReport.of(design, cost)
+    report = DesignReport.of(design, lambda plan: 10 + cost(plan))  # the program does not do the design's products
     assert time.process_time() - begin_s < 2 * 3  # 0.7 s where this was written; a busy machine counts more
-    assert 0 < report.figures.step_s < 0.1
+    assert 10 < report.figures.step_s < 10.1
     resources = {gain.resource for gain in report.gains}
     assert "bandwidth of NICs and network" in resources
     assert not resources & {"GPUs", "GPU memory"}  # another plan has another record
@@ -169,7 +169,7 @@ def test_absurd_numbers_of_one_student_stop_no_comparison_of_a_class(tmp_path):
     absurd = capstone.EXAMPLES / "bloom_176b.toml"
     (tmp_path / "bo.toml").write_text(re.sub("nic_bytes_per_s = .*", "nic_bytes_per_s = 1e-308", absurd.read_text()))
     done = CliRunner().invoke(app, ["capstone", "compare", str(tmp_path), "--to", str(tmp_path / "designs.html")])
-    assert done.exit_code == 0 and "bo: its numbers are beyond all that can be computed." in done.output
+    assert done.exit_code == 0 and "bo: budget.days: it takes endless days even without a failure" in done.output
 
 
 def test_designs_of_one_folder_are_both_compared(tmp_path):

@@ -1,5 +1,6 @@
 """What a design achieves follows from its parts, counted by hand; published systems stand beside their figures."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from worldsize import capstone, hardware
 from worldsize.capstone import bill, saves
 from worldsize.capstone.report import published_table
 from worldsize.outages import SavePlan
+from worldsize.planning.bounds import Impossible
 from worldsize.pricing import price
 from worldsize.units import DAY
 
@@ -39,14 +41,6 @@ def test_a_cost_without_parts_is_the_whole_step():
 def test_mfu_counts_the_models_operations(without_failures):
     step_s = GOOD.shape.flops(2500 * 8192, 8192) / (10_000 * 989e12)
     assert capstone.run(GOOD, lambda plan: 2 * step_s).mfu_fraction == pytest.approx(0.5)
-
-
-def test_the_least_step_leaves_out_what_a_mask_discards():
-    shape, num_tokens = GOOD.shape, 2500 * 8192
-    of_weights = 6 * num_tokens * (120 * shape.num_active_layer_weights + shape.vocab_size * shape.width)
-    of_attention = 120 * 3 * num_tokens * 4 * 8192 * shape.width / 2
-    least_s = capstone.figures.least_step_s(GOOD.layout)
-    assert least_s == pytest.approx((of_weights + of_attention) / (10_000 * 989e12))
 
 
 def test_shares_add_up_to_one_and_goodput_is_in_them():
@@ -166,6 +160,8 @@ def test_a_cost_that_is_no_number_is_refused():
     with pytest.raises(ValueError, match="cost is 'fast'"):
         capstone.run(GOOD, lambda plan: "fast")
     with pytest.raises(ValueError, match="it must be a finite number of seconds above 0"):
+        capstone.run(GOOD, lambda plan: math.inf)
+    with pytest.raises(Impossible, match="cost is 0 s for tp8 pp10"):
         capstone.run(GOOD, lambda plan: 0)
     with pytest.raises(ValueError, match=r"has no \[published\] figures"):
         published_table(capstone.run(GOOD, lambda plan: 10))

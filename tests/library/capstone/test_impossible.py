@@ -173,10 +173,10 @@ def test_a_sentence_begins_with_the_keys_to_change():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"budget__days": 20}, "budget.days: it takes 22.5 days even at the peak of all GPUs and without a failure"),
+        ({"budget__days": 20}, "budget.days: it takes 23.6 days even without a failure, with its products at the H100"),
         (
             {"budget__usd": 1e6},
-            "22.5 days even at the peak of all GPUs and without a failure cost 11.2 million dollars",
+            "in bfloat16 cost 11.7 million dollars",
         ),
     ],
 )

@@ -17,7 +17,7 @@ def plan_of(model, num_gpus, global_batch, **sizes):
     node = replace(hardware.DGX_H100, gpu=LARGE, gpus_per_node=num_gpus)
     cluster = node if num_gpus < 8 else replace(hardware.H100_NDR, gpu=LARGE, num_nodes=num_gpus // 8)
     sizes = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "micro_batch": 1, "num_chunks": 1, "recompute": "none"} | sizes
-    found = ws.plan(model, cluster, lambda plan: 1.0, global_batch=global_batch, **{"zero_stage": 0} | sizes)
+    found = ws.plan(model, cluster, lambda plan: 1000.0, global_batch=global_batch, **{"zero_stage": 0} | sizes)
     assert len(found) == 1
     return found.best
 

@@ -1,0 +1,144 @@
+"""The least seconds of a step under a plan: what no program can beat on the plan's hardware.
+
+Each bound takes one resource alone, busy all the time at its peak, with everything else hidden behind it. Counted is
+what the plan itself asks for: gradients and weights travel in 16 bits, a node sums its own gradients before it sends
+them, and the optimizer has 12 bytes a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from worldsize.hardware import Gpu, Link
+from worldsize.planning.layout import Plan
+from worldsize.units import format_bytes, format_time_s
+
+# the published runs of the lessons (2020 to 2024, `worldsize.course.published_runs`): how many there are, and the least
+# and the median of their times over their bounds
+NUM_PUBLISHED, LEAST_PUBLISHED, MEDIAN_PUBLISHED = 19, 1.60, 2.28
+_BYTES = 2  # of a number in 16 bits
+_OPTIMIZER_BYTES = 12  # per parameter: the weight in float32, and Adam's two moments
+
+
+class Impossible(ValueError):
+    """A cost is less than the hardware allows."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least seconds that one resource takes, and the work that takes them, for a message."""
+
+    seconds: float
+    work: str
+
+
+def refuse_impossible(step_s: float, plan: Plan, dtype: str = "") -> None:
+    """Raise `Impossible` if a step of `step_s` seconds is shorter than `least(plan, dtype)`.
+
+    Raises:
+        Impossible: it is; the message names the plan, the bound and its work.
+    """
+    bound = least(plan, dtype)
+    if step_s < bound.seconds:
+        raise Impossible(
+            f"cost is {format_time_s(step_s)} for {plan}, and no program takes less than "
+            f"{format_time_s(bound.seconds)}: {bound.work}"
+        )
+
+
+def least(plan: Plan, dtype: str = "") -> Bound:
+    """Return the largest of the bounds; `dtype` is that of the products, by default 16 bits."""
+    return max(bounds(plan, dtype), key=lambda bound: bound.seconds)
+
+
+def bounds(plan: Plan, dtype: str = "") -> Iterator[Bound]:
+    """Yield a bound for the products, for the memory of a GPU and, where the plan uses them, for NVLink and NICs."""
+    yield _of_products(plan, dtype)
+    yield _of_memory(plan)
+    if 1 < plan.tp <= plan.cluster.gpus_per_node and plan.cluster.mesh is None:
+        yield _of_links(plan)
+    if plan.cluster.num_nodes > 1:
+        yield _of_nics(plan)
+
+
+def peak_flops_per_s(gpu: Gpu, dtype: str = "") -> tuple[str, float]:
+    """Return the dtype and the peak at which a GPU multiplies, by default in 16 bits."""
+    peaks = gpu.peak_flops_per_s
+    dtype = next(name for name in (dtype, "bfloat16", "float16", *peaks) if name in peaks)
+    return dtype, peaks[dtype]
+
+
+def _of_products(plan: Plan, dtype: str) -> Bound:
+    """The products that a causal mask leaves, forward, backward and again with full recomputation."""
+    model, layers = plan.model, plan.num_stage_layers
+    layer_flops = model.layer_flops(plan.length) - 2 * plan.length * model.width  # half of the scores and their sums
+    num_passes = 4 if plan.recompute == "full" else 3
+    flops = max(num_passes * max(layers) * layer_flops, num_passes * layers[-1] * layer_flops + 3 * model.head_flops)
+    num_tokens = plan.num_micro_batches * plan.micro_batch * plan.length
+    dtype, peak = peak_flops_per_s(plan.cluster.gpu, dtype)
+    seconds = num_tokens * flops / (plan.tp * plan.cp * peak)
+    return Bound(
+        seconds, f"its products at the {plan.cluster.gpu.name}'s peak of {peak / 1e12:,.0f} TFLOP/s in {dtype}"
+    )
+
+
+def _of_memory(plan: Plan) -> Bound:
+    """Every micro-batch reads the weights of its layers in each pass; the update reads and writes its state."""
+    gpu, num_passes = plan.cluster.gpu, 3 if plan.recompute == "full" else 2
+    read = num_passes * plan.num_micro_batches * _BYTES * max(plan.num_stage_layers) * _dense_layer_parameters(plan)
+    num_updated = plan.most_parameters / (plan.num_shards if plan.zero_stage else 1)
+    moved = read + (2 * _OPTIMIZER_BYTES + 2 * _BYTES) * num_updated
+    return _moved(
+        moved, gpu.memory_bandwidth_bytes_per_s, f"weights and optimizer state through the {gpu.name}'s memory"
+    )
+
+
+def _of_links(plan: Plan) -> Bound:
+    """Each pass over a layer gathers a sequence's shards twice; what is reduced may leave through the other way."""
+    num_passes = 3 if plan.recompute == "full" else 2
+    gathered = _BYTES * plan.num_micro_batch_tokens * plan.model.width * (plan.tp - 1) / plan.tp
+    moved = plan.num_micro_batches * max(plan.num_stage_layers) * num_passes * 2 * gathered
+    link = plan.cluster.intra
+    return _moved(moved, _peak(link), f"what tp {plan.tp} gathers over {link.name}")
+
+
+def _of_nics(plan: Plan) -> Bound:
+    """The larger of what a node sends and what it receives: gradients, weights, and messages between stages."""
+    cluster, per_node = plan.cluster, plan.cluster.gpus_per_node
+    ranks = plan.shard_ranks
+    num_local = sum(rank < per_node for rank in ranks)
+    num_groups, num_nodes = per_node / num_local, len({rank // per_node for rank in ranks})
+    of_group = _BYTES * max(plan.num_stage_layers) * _dense_layer_parameters(plan) * (num_nodes - 1) / num_nodes
+    num_micro = plan.num_micro_batches
+    sent = received = 0.0
+    if num_nodes > 1:
+        sent = num_groups * of_group * (num_micro if plan.zero_stage >= 2 else 1)
+        received = num_groups * of_group * (num_micro if plan.zero_stage == 3 else 1)
+    if plan.pp > 1 and plan.tp * plan.num_shards >= per_node:
+        num_messages = 2 * (plan.pp * plan.num_chunks - 1) / plan.pp  # of a micro-batch, by the mean stage
+        message = _BYTES * plan.num_micro_batch_tokens * plan.model.width / plan.tp
+        between = per_node * num_micro * num_messages * message
+        sent, received = sent + between, received + between
+    assert cluster.inter is not None
+    rate = cluster.nics_per_node * _peak(cluster.inter)
+    return _moved(max(sent, received), rate, f"what a node sends or receives over its {_nics(plan)}")
+
+
+def _nics(plan: Plan) -> str:
+    number = plan.cluster.nics_per_node
+    assert plan.cluster.inter is not None
+    return f"{number} NIC{'' if number == 1 else 's'} ({plan.cluster.inter.name})"
+
+
+def _dense_layer_parameters(plan: Plan) -> int:
+    """The parameters of a layer on a rank, without experts, of which a step may use none."""
+    return plan.num_layer_parameters - plan.num_layer_expert_parameters
+
+
+def _peak(link: Link) -> float:
+    return link.peak_bytes_per_s or link.bandwidth_bytes_per_s
+
+
+def _moved(size_bytes: float, bytes_per_s: float, what: str) -> Bound:
+    return Bound(size_bytes / bytes_per_s, f"{what}, {format_bytes(size_bytes)} at {format_bytes(bytes_per_s)}/s")
