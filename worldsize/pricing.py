@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import NamedTuple, TypeAlias
 
 from worldsize import gloo
-from worldsize.hardware import Cluster, Link, Nic
+from worldsize.hardware import Cluster, Hop, Link, Nic
 from worldsize.units import GB, US
 
 ROUTED = ("all_to_all", "gather", "scatter", "send")
@@ -117,7 +117,14 @@ class Price:
     delay_s: float = 0.0
 
 
-def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, algorithm: str | None = None) -> Price:
+def price(
+    op: str,
+    size_bytes: float,
+    ranks: Sequence[int],
+    cluster: Cluster,
+    algorithm: str | None = None,
+    beside: Sequence[Sequence[int]] = (),
+) -> Price:
     """The seconds, algorithm and protocol of one operation among these ranks of a cluster.
 
     `size_bytes` counts as in nccl-tests: the full, gathered tensor for all_gather, reduce_scatter, gather and scatter;
@@ -127,21 +134,27 @@ def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, al
     Without `algorithm`, NCCL's tuner chooses; Gloo has no choice. "ring" is the textbook's: one ring in the order of
     the ranks, every step a message on `cluster.route`, no protocol. The other names force NCCL's choice.
 
+    `beside` are other groups that do the same at the same time: all share the NICs, the network and a node's bridge.
+
     Raises:
-        ValueError: there is no such operation, algorithm or rank, the size is negative, or the algorithm cannot do it.
+        ValueError: there is no such operation, algorithm or rank, the size is negative, the algorithm cannot do it, or
+            a group is beside one on Gloo.
     """
     _check(op, size_bytes, ranks, cluster, algorithm)
+    others = tuple(map(tuple, beside))
     if op == "barrier":
         size_bytes = 1
     if len(ranks) == 1:
         return Price(0.0, algorithm or "none", "none", 0.0)
     if algorithm == "ring":
-        return _textbook_ring(op, size_bytes, tuple(ranks), cluster)
+        return _textbook_ring(op, size_bytes, tuple(ranks), cluster, others)
     if cluster.library == "gloo":
         if algorithm is not None:
             raise ValueError(
                 f"{cluster.name} uses Gloo, which has one algorithm per operation; pass algorithm=None or 'ring'"
             )
+        if others:
+            raise ValueError(f"{cluster.name} uses Gloo, whose groups are priced alone; leave `beside` out")
         found = gloo.cost(op, size_bytes, ranks, cluster)
         return Price(found.time_s, found.algorithm, "tcp", found.sent_bytes, found.delay_s)
     if cluster.gpu.architecture not in FITTED:
@@ -149,8 +162,8 @@ def price(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, al
             f"No collectives of NCCL are known for {cluster.gpu.name}, whose architecture is "
             f"{cluster.gpu.architecture}; take algorithm='ring', or a cluster whose library is 'gloo'"
         )
-    group = _group(tuple(ranks), cluster)
-    candidates = list(_routed(op, tuple(ranks), cluster, group) if op in ROUTED else _collective(op, group))
+    group = _group(tuple(ranks), cluster, others)
+    candidates = list(_routed(op, tuple(ranks), cluster, group, others) if op in ROUTED else _collective(op, group))
     if algorithm is not None:
         candidates = [candidate for candidate in candidates if candidate.algorithm == algorithm]
     if not candidates:
@@ -271,24 +284,53 @@ class _Candidate:
         return self.latency_s + late_s + size_bytes / bytes_per_s
 
 
+_Ranks: TypeAlias = tuple[int, ...]
+
+
 @lru_cache(maxsize=1024)
-def _group(ranks: tuple[int, ...], cluster: Cluster) -> _Group:
-    nodes: dict[int, list[int]] = {}  # in the order in which the ranks come to them, as NCCL joins them
-    for rank in ranks:
-        nodes.setdefault(cluster.node_of(rank), []).append(rank)
-    num_local = max(len(local) for local in nodes.values())
-    nics = {node: sorted({cluster.nic_of(rank) for rank in local}) for node, local in nodes.items()}
-    num_nics = min(len(of_node) for of_node in nics.values())
+def _group(ranks: _Ranks, cluster: Cluster, beside: tuple[_Ranks, ...] = ()) -> _Group:
+    nodes = _by_node(ranks, cluster)
+    num_local, nics = max(map(len, nodes.values())), _nics_by_node(ranks, cluster)
     ring = tree = math.inf
     if len(nodes) > 1:
-        ring, tree = _network_bytes_per_s([[(node, nic) for nic in nics[node][:num_nics]] for node in nodes], cluster)
+        others = [of_other for other in beside if len(of_other := _nics_by_node(other, cluster)) > 1]
+        ring, tree = _network_bytes_per_s(nics, others, cluster)
     local_gpus = {tuple(sorted(rank % cluster.gpus_per_node for rank in local)) for local in nodes.values()}
-    slowest = min(_node_rings(gpus, len(nodes) > 1, cluster) for gpus in local_gpus)
-    return _Group(cluster, len(ranks), len(nodes), num_local, num_nics, slowest, ring, tree)
+    on_bridge = _num_on_bridge(beside, next(iter(nodes)), cluster)
+    slowest = min(_node_rings(gpus, len(nodes) > 1, on_bridge, cluster) for gpus in local_gpus)
+    return _Group(cluster, len(ranks), len(nodes), num_local, len(nics[0]), slowest, ring, tree)
 
 
-def _node_rings(gpus: tuple[int, ...], is_entered: bool, cluster: Cluster) -> _NodeRings:
-    """The rings of NCCL's search among GPUs of a node, which other nodes enter or not."""
+def _by_node(ranks: _Ranks, cluster: Cluster) -> dict[int, list[int]]:
+    """The ranks on each node, in the order in which the ranks come to the nodes, as NCCL joins them."""
+    nodes: dict[int, list[int]] = {}
+    for rank in ranks:
+        nodes.setdefault(cluster.node_of(rank), []).append(rank)
+    return nodes
+
+
+def _nics_by_node(ranks: _Ranks, cluster: Cluster) -> list[list[Nic]]:
+    """The NICs that a group uses on each of its nodes: as many on each."""
+    nics = [
+        (node, sorted({cluster.nic_of(rank) for rank in local})) for node, local in _by_node(ranks, cluster).items()
+    ]
+    num_nics = min(len(of_node) for _, of_node in nics)
+    return [[(node, nic) for nic in of_node[:num_nics]] for node, of_node in nics]
+
+
+def _num_on_bridge(groups: tuple[_Ranks, ...], node: int, cluster: Cluster) -> int:
+    """How often the messages of these groups cross the bridge of a node together."""
+    if cluster.bridge_bytes_per_s is None:
+        return 0
+    nodes = [_by_node(group, cluster) for group in groups]
+    return sum(len(of_group[node]) + (len(of_group) > 1) for of_group in nodes if node in of_group)
+
+
+def _node_rings(gpus: tuple[int, ...], is_entered: bool, num_others: int, cluster: Cluster) -> _NodeRings:
+    """The rings of NCCL's search among GPUs of a node, which other nodes enter or not.
+
+    `num_others` messages of other groups cross the node's bridge at the same time.
+    """
     mesh, num_hops = cluster.mesh, len(gpus)
     if mesh is not None and len(gpus) > 1:
         if rings := mesh.rings(gpus):
@@ -298,37 +340,52 @@ def _node_rings(gpus: tuple[int, ...], is_entered: bool, cluster: Cluster) -> _N
     bytes_per_s = cluster.intra.bandwidth_bytes_per_s
     if cluster.bridge_bytes_per_s is not None:
         # on one node every rank's send crosses the bridge; with more, what enters the node crosses it too
-        bytes_per_s = min(bytes_per_s, cluster.bridge_bytes_per_s / (num_hops + is_entered))
+        bytes_per_s = min(bytes_per_s, cluster.bridge_bytes_per_s / (num_hops + is_entered + num_others))
     return _NodeRings(bytes_per_s, cluster.intra.kind)
 
 
-def _network_bytes_per_s(nodes: list[list[Nic]], cluster: Cluster) -> tuple[float, float]:
+def _network_bytes_per_s(
+    nodes: list[list[Nic]], others: list[list[list[Nic]]], cluster: Cluster
+) -> tuple[float, float]:
     """The bandwidth of a node's NICs together, in rings through the nodes in this order and in NCCL's trees over them.
 
-    Between the NICs, both have a share of what they cross. The tuner's figures are for nodes in the order in which the
-    network joins them; in another order, a tree is slower by as much more as it crosses.
+    Between the NICs, both have a share of what they cross, and of the NICs themselves where rings of `others` use them.
+    The tuner's figures are for nodes in the order in which the network joins them; in another order, a tree is slower
+    by as much more as it crosses.
     """
-    nics_bytes_per_s = len(nodes[0]) * _inter(cluster).bandwidth_bytes_per_s
-    ring = _between_nics_bytes_per_s(_ring_edges(nodes), cluster)
+    users = Counter(nic for group in (nodes, *others) for of_node in group for nic in of_node)
+    num_users = max(users[nic] for of_node in nodes for nic in of_node)
+    nics_bytes_per_s = len(nodes[0]) * _inter(cluster).bandwidth_bytes_per_s / num_users
+    beside = [edge for other in others for edge in _ring_edges(other)]
+    ring = _between_nics_bytes_per_s(_ring_edges(nodes), beside, cluster)
     tree, in_place = ring, sorted(nodes)
     if nodes != in_place:
-        slower, usual = (_between_nics_bytes_per_s(_tree_edges(order), cluster) for order in (nodes, in_place))
-        tree = _between_nics_bytes_per_s(_ring_edges(in_place), cluster) * (slower / usual if slower < usual else 1.0)
+        slower, usual = (_between_nics_bytes_per_s(_tree_edges(order), [], cluster) for order in (nodes, in_place))
+        ring_in_place = _between_nics_bytes_per_s(_ring_edges(in_place), beside, cluster)
+        tree = ring_in_place * (slower / usual if slower < usual else 1.0)
     return min(nics_bytes_per_s, ring), min(nics_bytes_per_s, tree)
 
 
 _Edge: TypeAlias = tuple[list[Nic], list[Nic]]  # from a node to the next, over as many NICs each
 
 
-def _between_nics_bytes_per_s(edges: list[_Edge], cluster: Cluster) -> float:
-    """The bandwidth of the ways between two nodes' NICs together, when all these edges carry messages."""
-    pairs = [pair for src, dst in edges for pair in zip(src, dst, strict=True)]
-    loads = Counter(hop for pair in pairs for hop in cluster.network_hops(*pair))
+def _between_nics_bytes_per_s(edges: list[_Edge], beside: list[_Edge], cluster: Cluster) -> float:
+    """The bandwidth of the ways between two nodes' NICs together, when all edges and those beside carry messages."""
+    loads = _hops_between(edges, cluster)
+    if loads:
+        others = _hops_between(beside, cluster)
+        loads = Counter({hop: load + others[hop] for hop, load in loads.items()})
     num_nics, rates = len(edges[0][0]), []
     for hop, load in loads.items():
         shared = math.gcd(num_nics, load)  # so that a load of one a NIC changes no digit
         rates.append(cluster.capacity_bytes_per_s(hop) * (num_nics // shared) / (load // shared))
     return min(rates, default=math.inf)
+
+
+def _hops_between(edges: list[_Edge], cluster: Cluster) -> Counter[Hop]:
+    """The hops between NICs that these edges cross, and how often."""
+    pairs = (pair for src, dst in edges for pair in zip(src, dst, strict=True))
+    return Counter(hop for pair in pairs for hop in cluster.network_hops(*pair))
 
 
 def _ring_edges(nodes: list[list[Nic]]) -> list[_Edge]:
@@ -481,11 +538,13 @@ def _nvls_tree(group: _Group) -> _Candidate:
     return _Candidate("nvls-tree", "Simple", latency_s + group.fit.start_s, bytes_per_s, sent_fraction)
 
 
-def _routed(op: str, ranks: tuple[int, ...], cluster: Cluster, group: _Group) -> Iterator[_Candidate]:
+def _routed(
+    op: str, ranks: _Ranks, cluster: Cluster, group: _Group, beside: tuple[_Ranks, ...]
+) -> Iterator[_Candidate]:
     """Point-to-point messages, all at once; the busiest hop limits them."""
     share = 1.0 if op == "send" else 1 / len(ranks)
     sent_fraction = share if op in ("send", "gather") else 1 - share
-    busiest_s_per_byte = share * _busiest_s_per_byte(op, ranks, cluster)
+    busiest_s_per_byte = share * _busiest_s_per_byte(op, ranks, cluster, beside)
     for protocol in ("LL", "Simple"):
         hop_s = group.network_hop_s("tree", protocol) if group.num_nodes > 1 else _HOP_S["ring", group.wires][protocol]
         slowdown = 2 if protocol == "LL" else 1
@@ -494,17 +553,26 @@ def _routed(op: str, ranks: tuple[int, ...], cluster: Cluster, group: _Group) ->
 
 
 @lru_cache(maxsize=1024)
-def _busiest_s_per_byte(pattern: str, ranks: tuple[int, ...], cluster: Cluster) -> float:
+def _busiest_s_per_byte(pattern: str, ranks: _Ranks, cluster: Cluster, beside: tuple[_Ranks, ...] = ()) -> float:
     """Seconds per byte that every pair of a pattern sends, on the hop that takes longest to carry its load."""
-    if pattern == "all_to_all":
+    if pattern == "all_to_all" and not beside:
         busiest = cluster.busiest_of_all_pairs(ranks)
         return max(load / cluster.capacity_bytes_per_s(hop) for hop, load in busiest)
-    loads = Counter(hop for src, dst in _pairs(pattern, ranks) for hop in cluster.route(src, dst).hops)
-    return max(load / cluster.capacity_bytes_per_s(hop) for hop, load in loads.items())
+    loads = _hops_of_pairs(pattern, (ranks,), cluster)
+    others = _hops_of_pairs(pattern, beside, cluster)
+    return max((load + others[hop]) / cluster.capacity_bytes_per_s(hop) for hop, load in loads.items())
 
 
-def _pairs(pattern: str, ranks: tuple[int, ...]) -> list[tuple[int, int]]:
+def _hops_of_pairs(pattern: str, groups: tuple[_Ranks, ...], cluster: Cluster) -> Counter[Hop]:
+    """The hops that the messages of a pattern cross in these groups, and how often."""
+    pairs = (pair for ranks in groups for pair in _pairs(pattern, ranks))
+    return Counter(hop for src, dst in pairs for hop in cluster.route(src, dst).hops)
+
+
+def _pairs(pattern: str, ranks: _Ranks) -> list[tuple[int, int]]:
     """The senders and receivers of the messages that are under way at once."""
+    if pattern == "all_to_all":
+        return list(permutations(ranks, 2))
     if pattern == "ring":
         return list(zip(ranks, ranks[1:] + ranks[:1], strict=True))
     if pattern == "gather":
@@ -514,11 +582,11 @@ def _pairs(pattern: str, ranks: tuple[int, ...]) -> list[tuple[int, int]]:
     raise ValueError(f"there is no formula for the time of {pattern!r}")
 
 
-def _textbook_ring(op: str, size_bytes: float, ranks: tuple[int, ...], cluster: Cluster) -> Price:
+def _textbook_ring(op: str, size_bytes: float, ranks: _Ranks, cluster: Cluster, beside: tuple[_Ranks, ...]) -> Price:
     if op not in ("all_reduce", "all_gather", "reduce_scatter", "barrier"):
         raise ValueError(f"the textbook ring does all_reduce, all_gather, reduce_scatter and barrier, not {op}")
     steps = _RING_ROUNDS[op] * (len(ranks) - 1)
     chunk_bytes = size_bytes / len(ranks)
     latency_s = max(cluster.route(src, dst).latency_s for src, dst in _pairs("ring", ranks))
-    step_s = latency_s + chunk_bytes * _busiest_s_per_byte("ring", ranks, cluster)
+    step_s = latency_s + chunk_bytes * _busiest_s_per_byte("ring", ranks, cluster, beside)
     return Price(steps * step_s, "ring", "none", steps * chunk_bytes)

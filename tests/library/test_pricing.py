@@ -195,6 +195,57 @@ def test_an_all_to_all_between_nodes_is_bound_by_the_nics():
     assert time_s("all_to_all", GIB, "h100-ndr-x4") == pytest.approx(bytes_s, rel=0.01)
 
 
+PEERS = [(rank, rank + 8) for rank in range(8)]
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "send", "all_to_all"])
+@pytest.mark.parametrize("num_nics", [8, 4, 1])
+def test_groups_side_by_side_share_the_nics_of_their_nodes(op, num_nics):
+    nodes = replace(cluster("h100-ndr-x2"), nics_per_node=num_nics).without_latency()
+    alone, beside = (price(op, GIB, PEERS[0], nodes, beside=others).time_s for others in ((), PEERS[1:]))
+    assert beside == pytest.approx(alone * 8 / num_nics, rel=0.01)
+    elsewhere = price(op, GIB, (0, 8), cluster("h100-ndr-x4"), beside=[(16, 24)]).time_s
+    assert elsewhere == price(op, GIB, (0, 8), cluster("h100-ndr-x4")).time_s
+
+
+def test_messages_side_by_side_take_what_the_emulated_cluster_takes():
+    """0.36 ms for one and 2.7 ms for eight over one NIC, as eight pairs of emulated ranks took in 2026."""
+    nodes = replace(cluster("h100-ndr-x2"), nics_per_node=1)
+    assert price("send", 16e6, (0, 8), nodes).time_s == pytest.approx(0.356 * MS, rel=0.01)
+    assert price("send", 16e6, (0, 8), nodes, beside=PEERS[1:]).time_s == pytest.approx(2.689 * MS, rel=0.01)
+
+
+def test_groups_side_by_side_share_the_uplinks_of_their_leaves():
+    thin = replace(cluster("a100-hdr-x4"), nodes_per_leaf=2, oversubscription=4).without_latency()
+    pairs = [(rank, rank + 16) for rank in range(16)]
+    alone = price("send", GIB, pairs[0], thin).time_s
+    same_rail = [pair for pair in pairs if pair[0] % 8 == 0]
+    assert len(same_rail) == 2
+    # two senders on a rail have half a NIC's rate together
+    assert price("send", GIB, pairs[0], thin, beside=pairs[1:]).time_s == pytest.approx(2 * alone, rel=0.01)
+
+
+def test_an_all_to_all_beside_nothing_is_the_same_counted_pair_by_pair():
+    nodes, ranks = cluster("h100-ndr-x4"), range(0, 32, 4)
+    far = [(30, 31)]  # on a node of the group, but on no NIC of it
+    assert price("all_to_all", GIB, ranks, nodes, beside=far).time_s == pytest.approx(
+        price("all_to_all", GIB, ranks, nodes).time_s
+    )
+
+
+def test_pairs_in_a_pcie_box_share_its_bridge():
+    box = cluster("pcie-box")
+    pairs = [(0, 1), (2, 3), (4, 5), (6, 7)]
+    bus_bytes_per_s = [GIB / price("all_reduce", GIB, pairs[0], box, beside=pairs[1:n]).time_s for n in (1, 2, 4)]
+    assert bus_bytes_per_s[0] == pytest.approx(24e9, rel=0.01) == bus_bytes_per_s[1]  # the link's
+    assert bus_bytes_per_s[2] == pytest.approx(112e9 / 8, rel=0.01)  # eight messages cross the bridge
+
+
+def test_groups_on_gloo_are_priced_alone():
+    with pytest.raises(ValueError, match="uses Gloo, whose groups are priced alone; leave `beside` out"):
+        price("all_reduce", GIB, (0, 1), replace(cluster("pcie-box"), library="gloo"), beside=[(2, 3)])
+
+
 def test_gather_and_scatter_are_bound_by_the_root():
     bytes_s = GIB * 7 / 8 / hardware.NVLINK3.bandwidth_bytes_per_s
     assert time_s("gather", GIB, "dgx-a100") == pytest.approx(bytes_s, rel=0.02)

@@ -145,6 +145,11 @@ class FatTree:
         group = node // (self.levels[height].num_nodes or nics.num_nodes)
         return group * nics.per_node + index if self.is_rail and not height else group
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no level limits what the NICs send, if switches spread it evenly."""
+        return not any(self._is_limit(height) for height in range(len(self.levels)))
+
     def _nics_of_a_node(self, height: int, nics: Nics) -> int:
         return 1 if self.is_rail and not height else nics.per_node
 
@@ -180,6 +185,11 @@ class Dragonfly:
     def __post_init__(self) -> None:
         for count in ("nics_per_router", "routers_per_group", "links_between_groups", "links_between_routers"):
             need_positive(f"a dragonfly's {count}", getattr(self, count))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no link limits what the NICs send: never known of a dragonfly."""
+        return False
 
     def check(self, nics: Nics) -> None:
         """Raise ValueError if a node would be in two groups."""

@@ -193,6 +193,11 @@ class Cluster:
         return self._network.hops(src, dst, self._nics)
 
     @property
+    def has_full_network(self) -> bool:
+        """Whether nodes share nothing between their NICs that limits them."""
+        return self.inter is None or self._network.is_full
+
+    @property
     def transfers(self) -> tuple[str, ...]:
         """The transfers, from `TRANSFERS`, for which this cluster has the hardware."""
         has = {"to host": self.host, "to device": self.host, "read": self.shared_storage, "write": self.shared_storage}
