@@ -308,7 +308,7 @@ draw.table(table, title="Four plans of 39 billion parameters on 512 A100, measur
 # and about the direction in which a part changes; not about a tenth of a step.
 #
 # The course's own judge has a finer cost, with every product and every pass of a layer for itself.
-# With nothing fitted, its steps are shorter than these five by 2% for Llama 3 and by 13 to 24% for
+# With nothing fitted, its steps are shorter than these five by 2% for Llama 3 and by 13 to 23% for
 # the others: finer is not closer. All these errors have one sign,
 # because what a cost does not know takes time as well. Of BLOOM it is known: its hosts waited for
 # every kernel.

@@ -1,8 +1,9 @@
 """The judge's cost model of a plan: the seconds of a step in kernels, collectives and the pipeline's bubble.
 
-`worldsize.operators` prices work and `worldsize.pricing` messages. Tensor and context parallelism wait for every
-collective, and stages for every message between them; summing gradients and gathering weights overlaps with the work of
-micro-batches where the schedule allows it. No constant is fitted.
+`worldsize.operators` prices work and `worldsize.pricing` messages; groups that communicate at once share NICs and the
+network. Tensor, context and expert parallelism wait for every collective, and stages for every message between them;
+summing gradients and gathering weights overlaps with the work of micro-batches where the schedule allows it. Experts
+get equally many tokens. No constant is fitted.
 
 Sources: Narayanan et al. 2021, arXiv 2104.04473, equation 1 and section 2.2; Korthikanti et al. 2022, arXiv 2205.05198,
 section 4 (sequence parallelism); Llama Team 2024, arXiv 2407.21783, section 3.3.2 (keys and values gathered over cp).
@@ -18,6 +19,7 @@ from worldsize.hardware import Cluster
 from worldsize.models import Shape
 from worldsize.operators import Operator, time_s
 from worldsize.planning import Plan
+from worldsize.planning.layout import beside
 from worldsize.planning.memory_estimate import num_in_flight
 from worldsize.planning.search import Cost
 from worldsize.pricing import price
@@ -36,11 +38,16 @@ class Pass:
     again_s: float  # recomputation
     tp_s: float
     cp_s: float
+    ep_s: float
     first_s: float  # the forward with its collectives
 
     @property
     def work_s(self) -> float:
         return self.forward_s + self.backward_s + self.again_s
+
+    @property
+    def all_s(self) -> float:
+        return self.work_s + self.tp_s + self.cp_s + self.ep_s
 
 
 class StepTimes:
@@ -49,30 +56,35 @@ class StepTimes:
     def __init__(self, model: Shape, cluster: Cluster, gradient_bytes: int = _BYTES, overlaps: bool = True) -> None:
         self.model, self.cluster, self.gpu = model, cluster, cluster.gpu
         self.gradient_bytes, self.overlaps = gradient_bytes, overlaps  # of gradients with the backward
-        self._price_s = cache(lambda op, size_bytes, ranks: price(op, size_bytes, ranks, cluster).time_s)
+        self._price_s = cache(self._priced_s)
+        self._beside = cache(lambda ranks: tuple(beside(ranks, cluster)))
         self._layer = cache(self._priced_layer)
 
     def __call__(self, plan: Plan) -> dict[str, float]:
         """The seconds of each part of a step, by name; they add up to the step."""
-        layer = self._layer(plan.tp, plan.cp, plan.micro_batch, plan.length, plan.recompute)
+        layer = self._layer(plan.tp, plan.cp, plan.ep, plan.micro_batch, plan.length, plan.recompute)
         layers, num_micro = plan.num_stage_layers, plan.num_micro_batches
-        head = self._head_s(plan) / (layer.work_s + layer.tp_s + layer.cp_s)  # in units of one layer's time
+        head = self._head_s(plan) / layer.all_s  # in units of one layer's time
         most = max(layers[0], layers[min(1, plan.pp - 1)], layers[-1] + head)
-        work_s, tp_s, cp_s = (most * seconds for seconds in (layer.work_s, layer.tp_s, layer.cp_s))
-        micro_s = work_s + tp_s + cp_s
+        micro_s = most * layer.all_s
         return {
-            "compute_s": num_micro * work_s,
-            "tp_s": num_micro * tp_s,
-            "cp_s": num_micro * cp_s,
+            "compute_s": num_micro * most * layer.work_s,
+            "tp_s": num_micro * most * layer.tp_s,
+            "cp_s": num_micro * most * layer.cp_s,
+            **({"ep_s": num_micro * most * layer.ep_s} if self.model.num_experts > 1 else {}),
             "bubble_s": (plan.pp - 1) / plan.num_chunks * micro_s,
             "pp_s": self._stages_s(plan),
             "dp_s": self._sharing_s(plan, layer, micro_s),
             "update_s": self._update_s(plan),
         }
 
-    def _priced_layer(self, tp: int, cp: int, micro_batch: int, length: int, recompute: str) -> Pass:
+    def _priced_s(self, op: str, size_bytes: float, ranks: range) -> float:
+        """The seconds of an operation that all groups like this one do at once."""
+        return price(op, size_bytes, ranks, self.cluster, beside=self._beside(ranks)).time_s
+
+    def _priced_layer(self, tp: int, cp: int, ep: int, micro_batch: int, length: int, recompute: str) -> Pass:
         model, num_tokens = self.model, micro_batch * length // cp
-        products_s, attention_s, passes_s = self._forward_s(num_tokens, length, tp)
+        products_s, attention_s, passes_s = self._forward_s(num_tokens, length, tp, ep)
         forward_s = products_s + attention_s + passes_s
         backward_s = 2 * products_s + (2 if model.family == "gpt" else 2.5) * attention_s + 2 * passes_s
         again_s = {
@@ -82,31 +94,47 @@ class StepTimes:
         }[recompute]
         num_passes = 3 if recompute == "full" else 2
         size_bytes = _BYTES * num_tokens * model.width
-        tp_s = 2 * sum(self._price_s(op, size_bytes, range(tp)) for op in ("all_gather", "reduce_scatter"))
+        tp_s = self._gathered_s(size_bytes, tp) + self._gathered_s(
+            size_bytes * (model.num_active_experts if ep > 1 else 1), tp
+        )
         keys_bytes = 2 * _BYTES * micro_batch * length * model.kv_width / tp
         cp_ranks = range(0, tp * cp, tp)
         keys_s = self._price_s("all_gather", keys_bytes, cp_ranks)
         cp_s = num_passes * keys_s + self._price_s("reduce_scatter", keys_bytes, cp_ranks)
-        return Pass(forward_s, backward_s, again_s, num_passes * tp_s, cp_s, forward_s + tp_s + keys_s)
+        # each token's copies go to the ranks of its experts and come back
+        copies_bytes = size_bytes / tp * model.num_active_experts
+        ep_s = 2 * self._price_s("all_to_all", copies_bytes, range(0, tp * ep, tp))
+        first_s = forward_s + tp_s + keys_s + ep_s
+        return Pass(forward_s, backward_s, again_s, num_passes * tp_s, cp_s, num_passes * ep_s, first_s)
 
-    def _forward_s(self, num_tokens: int, length: int, tp: int) -> tuple[float, float, float]:
+    def _gathered_s(self, size_bytes: float, tp: int) -> float:
+        """The seconds to gather the shards of a tensor over tp, and to reduce and scatter another of its size."""
+        return sum(self._price_s(op, size_bytes, range(tp)) for op in ("all_gather", "reduce_scatter"))
+
+    def _forward_s(self, num_tokens: int, length: int, tp: int, ep: int) -> tuple[float, float, float]:
         """The seconds of a layer's products, of its attention, and of its other passes over memory."""
         model, kv_width = self.model, self.model.kv_width
         num_ups = 2 if model.family == "llama" else 1
+        num_copies, num_local = num_tokens * model.num_active_experts, model.num_experts // ep
         products_s = sum(
-            self._product_s(num_tokens, num_in, num_out)
-            for num_in, num_out in (
-                (model.width, (model.width + 2 * kv_width) / tp),
-                (model.width / tp, model.width),
-                (model.width, num_ups * model.hidden_width / tp),
-                (model.hidden_width / tp, model.width),
+            self._product_s(num_rows, num_in, num_out, num_weights)
+            for num_rows, num_in, num_out, num_weights in (
+                (num_tokens, model.width, (model.width + 2 * kv_width) / tp, 1),
+                (num_tokens, model.width / tp, model.width, 1),
+                (num_copies, model.width, num_ups * model.hidden_width / tp, num_local),
+                (num_copies, model.hidden_width / tp, model.width, num_local),
             )
         )
+        if model.num_experts > 1:
+            products_s += self._product_s(num_tokens / tp, model.width, model.num_experts)
         if model.family == "llama":
             flops = 2 * num_tokens * length * model.width / tp  # half of the scores: the mask discards the rest
             moved = 2 * _BYTES * num_tokens * (model.width + kv_width) / tp
             attention_s = time_s(Operator("attention", "bfloat16", flops, moved), self.gpu)
-            passes = 4 * (model.width + kv_width) + 6 * model.hidden_width  # rotation; gate, up and their product
+            # rotation; gate, up and their product
+            passes = 4 * (model.width + kv_width) + 6 * model.num_active_experts * model.hidden_width
+            if model.num_experts > 1:  # copies are sorted by expert, and added up again
+                passes += 2 * 4 * model.num_active_experts * model.width
         else:
             scores = num_tokens * length * model.num_heads / tp
             flops = 2 * num_tokens * length * model.width / tp  # all scores: each is written
@@ -118,8 +146,9 @@ class StepTimes:
         passes_s = time_s(Operator("elementwise", "bfloat16", 0, num_tokens * passes / tp), self.gpu)
         return products_s, attention_s, passes_s
 
-    def _product_s(self, num_rows: float, num_in: float, num_out: float) -> float:
-        moved = _BYTES * (num_rows * num_in + num_in * num_out + num_rows * num_out)
+    def _product_s(self, num_rows: float, num_in: float, num_out: float, num_weights: int = 1) -> float:
+        """The seconds of a product, or of one in groups of rows with as many matrices of weights."""
+        moved = _BYTES * (num_rows * num_in + num_weights * num_in * num_out + num_rows * num_out)
         return time_s(Operator("matmul", "bfloat16", 2 * num_rows * num_in * num_out, moved), self.gpu)
 
     def _head_s(self, plan: Plan) -> float:
@@ -139,11 +168,10 @@ class StepTimes:
         """The seconds of summing gradients and gathering weights that are not hidden behind work."""
         if plan.num_shards == 1:
             return 0.0
-        num_layers, num_micro, ranks = max(plan.num_stage_layers), plan.num_micro_batches, plan.shard_ranks
-        num_parameters = plan.most_parameters / num_layers
+        num_layers, num_micro = max(plan.num_stage_layers), plan.num_micro_batches
         summing = "reduce_scatter" if plan.zero_stage else "all_reduce"
-        sum_s = num_layers * self._price_s(summing, self.gradient_bytes * num_parameters, ranks)
-        gather_s = num_layers * self._price_s("all_gather", _BYTES * num_parameters, ranks) if plan.zero_stage else 0.0
+        sum_s = self._of_parameters_s(summing, self.gradient_bytes, plan)
+        gather_s = self._of_parameters_s("all_gather", _BYTES, plan) if plan.zero_stage else 0.0
         num_sums = num_micro if plan.zero_stage >= 2 else 1
         if not self.overlaps:
             num_gathers = 2 * num_micro if plan.zero_stage == 3 else 1  # one for forward and one for backward
@@ -155,18 +183,30 @@ class StepTimes:
         of_backward_s = _exposed_s(gather_s + sum_s, backward_s, num_layers)
         return num_micro * (_exposed_s(gather_s, forward_s, num_layers) + of_backward_s)
 
+    def _of_parameters_s(self, op: str, number_bytes: int, plan: Plan) -> float:
+        """The seconds of a collective of all parameters, layer by layer: experts among the ranks that have the same."""
+        num_layers, of_experts = max(plan.num_stage_layers), plan.num_layer_expert_parameters
+        others = plan.most_parameters / num_layers - of_experts
+        layer_s = self._price_s(op, number_bytes * others, plan.shard_ranks)
+        if of_experts:
+            same_experts = range(0, plan.tp * plan.num_shards, plan.tp * plan.ep)
+            layer_s += self._price_s(op, number_bytes * of_experts, same_experts)
+        return num_layers * layer_s
+
     def _update_s(self, plan: Plan) -> float:
-        num_parameters = plan.most_parameters / (plan.num_shards if plan.zero_stage else 1)
+        of_experts = max(plan.num_stage_layers) * plan.num_layer_expert_parameters
+        num_parameters: float = plan.most_parameters
+        if plan.zero_stage:
+            num_parameters = (num_parameters - of_experts) / plan.num_shards + of_experts / plan.num_expert_shards
         num_bytes = _UPDATE_BYTES + self.gradient_bytes
         return time_s(Operator("elementwise", "float32", 0, num_bytes * num_parameters), self.gpu)
 
 
 def cost_of(design: Design) -> Cost:
     """The judge's cost of a design's step, callable with its own plan or with a plan on a different cluster."""
-    gradient_bytes = 4 if design.software.gradients == "float32" else _BYTES
 
     def step_s(plan: Plan) -> dict[str, float]:
-        return _step_times(plan.model, plan.cluster, gradient_bytes, design.software.overlaps)(plan)
+        return _step_times(plan.model, plan.cluster, design.gradient_bytes, design.software.overlaps)(plan)
 
     return step_s
 

@@ -15,7 +15,7 @@ from worldsize import hardware, models
 from worldsize.hardware import Cluster, FatTree, Level, Rent, StorageSystem, Switch
 from worldsize.models import Shape
 from worldsize.planning import Plan
-from worldsize.planning.memory_estimate import OPTIMIZER_BYTES, WEIGHT_BYTES
+from worldsize.planning.memory_estimate import GRADIENT_BYTES, OPTIMIZER_BYTES, WEIGHT_BYTES, MemoryEstimate, held
 
 EXAMPLES = Path(__file__).parent / "designs"  # a consistent one, and published systems
 _STORE_LATENCY_S = hardware.LUSTRE.latency_s
@@ -299,6 +299,16 @@ class Design(Section):
             length=self.data.length,
             **fields,
         )
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The bytes of a gradient, as it is kept and reduced."""
+        return 4 if self.software.gradients == "float32" else GRADIENT_BYTES
+
+    @cached_property
+    def held(self) -> MemoryEstimate:
+        """The estimate of the bytes on the GPU that holds most."""
+        return held(self.layout, self.gradient_bytes)
 
     @property
     def num_steps(self) -> float:

@@ -12,7 +12,6 @@ from worldsize.capstone import bill, saves
 from worldsize.capstone.design import Design
 from worldsize.outages import Cause, Endured, NodeFailure, Policy, TrainingJob
 from worldsize.planning import Plan, PricedPlan
-from worldsize.planning.memory_estimate import held
 from worldsize.planning.search import Cost, price
 from worldsize.timeline import Timeline
 from worldsize.units import DAY
@@ -24,6 +23,7 @@ CALLED = {
     "compute": "kernels",
     "tp": "collectives of tensor parallelism",
     "cp": "collectives of context parallelism",
+    "ep": "exchanges of tokens between experts",
     "bubble": "the pipeline's bubble",
     "pp": "messages between stages",
     "dp": "gradients and weights that no work hides",
@@ -37,6 +37,7 @@ REMEDIES = {
     "compute": "faster GPUs or kernels, or less recomputation",
     "tp": "a smaller tp, or faster links in a node",
     "cp": "a smaller cp",
+    "ep": "a smaller ep, or one within a node",
     "bubble": "more micro-batches, a smaller pp, or more chunks",
     "pp": "fewer chunks, or faster NICs",
     "dp": "a larger batch, overlap, or faster NICs",
@@ -75,7 +76,7 @@ class Figures:
     @property
     def held_bytes(self) -> float:
         """On the GPU that holds most."""
-        return held(self.design.layout).total_bytes
+        return self.design.held.total_bytes
 
     @property
     def training_days(self) -> float:

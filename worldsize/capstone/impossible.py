@@ -16,7 +16,6 @@ from worldsize.capstone.figures import run
 from worldsize.outages import Policy
 from worldsize.planning import bounds
 from worldsize.planning.layout import stage_layers
-from worldsize.planning.memory_estimate import held
 from worldsize.planning.search import Cost
 from worldsize.units import DAY, format_bytes, format_time_s, significant
 
@@ -105,7 +104,7 @@ def _of_software(design: Design) -> Iterator[str]:
 
 
 def _of_memory(design: Design) -> Iterator[str]:
-    parts, has = held(design.layout), design.cluster.gpu.memory_bytes
+    parts, has = design.held, design.cluster.gpu.memory_bytes
     if parts.states_bytes > has:
         yield (
             f"plan: weights {format_bytes(parts.weights_bytes)}, gradients {format_bytes(parts.gradients_bytes)} and "

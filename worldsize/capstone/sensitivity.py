@@ -67,7 +67,8 @@ def _with_memory(design: Design, cost: Cost) -> Plan:
     zero_stages = ZERO_STAGES if own.num_shards > 1 else (0,)
     others = [replace(own, recompute=one, zero_stage=stage) for one in RECOMPUTES for stage in zero_stages]
     now, then = (
-        [plan for plan in others if held(plan).total_bytes <= most_bytes] or [own] for most_bytes in (has, has * MORE)
+        [plan for plan in others if held(plan, design.gradient_bytes).total_bytes <= most_bytes] or [own]
+        for most_bytes in (has, has * MORE)
     )
     if len(then) == len(now):
         return own

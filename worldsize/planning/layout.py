@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -136,6 +137,18 @@ class Plan:
             f"{' '.join(parts) or 'one GPU'}, micro-batch {self.micro_batch}, "
             f"recompute {self.recompute}, ZeRO-{self.zero_stage}"
         )
+
+
+def beside(ranks: range, cluster: Cluster) -> Iterator[range]:
+    """Yield the other groups of a mesh like rank 0's `ranks` that may share a NIC, a bridge or the network with it.
+
+    In a network that limits nothing between the NICs, these are the groups with a rank on rank 0's node.
+    """
+    stride, block = ranks.step, len(ranks) * ranks.step
+    num_seen = cluster.gpus_per_node if cluster.has_full_network else cluster.world_size
+    firsts = {rank // block * block + rank % stride for rank in range(num_seen)}
+    for first in sorted(firsts - {0}):
+        yield range(first, first + block, stride)
 
 
 @lru_cache(maxsize=4096)

@@ -1,5 +1,6 @@
 """An estimate of a plan's memory on the fullest GPU: 16 bytes per parameter, and the activations in flight.
 
+Gradients in float32 make it 18 bytes.
 Left out: buffers of the communication library, fragmentation, and temporaries other than the logits. The catalogue's
 GPUs have a few percent more memory than their data sheets' gigabytes, which roughly compensates.
 
@@ -36,15 +37,15 @@ class MemoryEstimate:
         return self.states_bytes + self.activations_bytes
 
 
-def held(plan: Plan) -> MemoryEstimate:
+def held(plan: Plan, gradient_bytes: int = GRADIENT_BYTES) -> MemoryEstimate:
     """The bytes on the GPU that holds most: one of the first two stages, or of the last."""
     stages = sorted({0, min(1, plan.pp - 1), plan.pp - 1})
     by_layer, at_work = _layer_bytes(plan)
-    found = [_of_stage(plan, stage, by_layer, at_work) for stage in stages]
+    found = [_of_stage(plan, stage, by_layer, at_work, gradient_bytes) for stage in stages]
     return max(found, key=lambda one: one.total_bytes)
 
 
-def _of_stage(plan: Plan, stage: int, layer_bytes: float, at_work_bytes: float) -> MemoryEstimate:
+def _of_stage(plan: Plan, stage: int, layer_bytes: float, at_work_bytes: float, gradient_bytes: int) -> MemoryEstimate:
     experts = plan.num_expert_parameters(stage)
     dense = plan.num_parameters(stage) - experts
 
@@ -53,11 +54,11 @@ def _of_stage(plan: Plan, stage: int, layer_bytes: float, at_work_bytes: float) 
             return size_bytes * (dense + experts)
         return size_bytes * (dense / plan.num_shards + experts / plan.num_expert_shards)
 
-    weights, gradients, optimizer = sharded(WEIGHT_BYTES, 3), sharded(GRADIENT_BYTES, 2), sharded(OPTIMIZER_BYTES, 1)
+    weights, gradients, optimizer = sharded(WEIGHT_BYTES, 3), sharded(gradient_bytes, 2), sharded(OPTIMIZER_BYTES, 1)
     if plan.zero_stage >= 3:
         weights += 2 * WEIGHT_BYTES * plan.num_layer_parameters  # the gathered layer, and the prefetched next one
     if plan.zero_stage >= 2:
-        gradients += GRADIENT_BYTES * plan.num_layer_parameters  # of the layer whose gradients are being reduced
+        gradients += gradient_bytes * plan.num_layer_parameters  # of the layer whose gradients are being reduced
     num_kept = plan.num_stage_layers[stage] * num_in_flight(plan, stage)
     activations = num_kept * layer_bytes + at_work_bytes
     if stage == plan.pp - 1:

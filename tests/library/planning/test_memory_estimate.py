@@ -77,6 +77,15 @@ def test_context_parallelism_shares_tokens_and_state_alike():
     assert shared.activations_bytes == pytest.approx(alone.activations_bytes / 8)
 
 
+@pytest.mark.parametrize(("zero_stage", "num_kept"), [(0, 1.0), (2, 1 / 8)])
+def test_gradients_take_the_bytes_of_their_type(zero_stage, num_kept):
+    plan = plan_of("llama-3-8b", 8, 8, dp=8, zero_stage=zero_stage)
+    two, four = held(plan), held(plan, gradient_bytes=4)
+    extra = 2 * (num_kept * plan.num_parameters(0) + (plan.num_layer_parameters if zero_stage else 0))
+    assert four.gradients_bytes == 2 * two.gradients_bytes
+    assert four.total_bytes - two.total_bytes == pytest.approx(extra)
+
+
 @pytest.mark.parametrize("name", ["llama-3-8b", "gpt-3-175b"])
 def test_more_recomputation_holds_less(name):
     none, selective, full = (

@@ -11,7 +11,7 @@ import pytest
 import worldsize as ws
 from worldsize import hardware
 from worldsize.models import shape
-from worldsize.planning.layout import stage_layers
+from worldsize.planning.layout import beside, stage_layers
 
 TINY, SMALL = shape("tiny"), shape("small")
 NODE = hardware.DGX_H100
@@ -105,6 +105,15 @@ def test_experts_are_shared_by_the_ranks_that_have_the_same_attention():
     assert alone.num_layer_parameters - plan.num_layer_parameters == 3 * experts // 16
     assert "ep" in str(plans.table()) and " ep4" in str(plan) and "ep" not in plans_of().table().columns
     assert {one.plan.ep for one in plans_of()} == {1}
+
+
+def test_groups_side_by_side_are_those_with_a_rank_on_the_node():
+    four = hardware.cluster("h100-ndr-x4")
+    assert list(beside(range(8), four)) == []
+    assert list(beside(range(0, 32, 8), four)) == [range(first, first + 32, 8) for first in range(1, 8)]
+    assert list(beside(range(0, 4, 2), four)) == [range(1, 5, 2), range(4, 8, 2), range(5, 9, 2)]
+    thin = replace(four, oversubscription=2)
+    assert len(list(beside(range(0, 16, 8), thin))) == 15  # all of them may share an uplink
 
 
 def test_a_tied_head_needs_a_copy_on_the_last_stage():
