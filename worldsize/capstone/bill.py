@@ -6,6 +6,7 @@ Left out: power of the store and of the nodes that serve it, cables, software, i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from worldsize import hardware
 from worldsize.capstone.design import Design
@@ -14,16 +15,21 @@ from worldsize.units import DAY, HOUR, YEAR
 
 
 def node(design: Design) -> Equipment:
-    """Return the node as it is sold.
+    """Return the node as it is sold, with the design's own power and price where it gives them.
 
     Raises:
-        ValueError: the catalogue has none with this GPU.
+        ValueError: the catalogue has none with this GPU, and the design does not say what is missing.
     """
-    gpu = design.cluster.gpu.name
-    if gpu not in hardware.NODES:
-        known = ", ".join(hardware.NODES)
-        raise ValueError(f"nodes.cluster: power and price of a node with {gpu} are not known; known: {known}")
-    return hardware.NODES[gpu]
+    gpu, power_w, price_usd = design.cluster.gpu.name, design.nodes.power_w, design.prices.node_usd
+    known = hardware.NODES.get(gpu)
+    if known is None:
+        if power_w is None or price_usd is None:
+            raise ValueError(
+                f"nodes.cluster: power and price of a node with {gpu} are not known; give nodes.power_w and "
+                f"prices.node_usd, or take one of {', '.join(hardware.NODES)}"
+            )
+        return Equipment(f"node with {gpu}", power_w, price_usd, "the design (2026)")
+    return replace(known, power_w=power_w or known.power_w, price_usd=price_usd or known.price_usd)
 
 
 def num_nics(design: Design) -> int:
@@ -53,8 +59,7 @@ def power_w(design: Design) -> Mapping[str, float]:
 
 def equipment_usd(design: Design) -> Mapping[str, float]:
     """Return the price of the equipment of a design in dollars, by item."""
-    each = node(design).price_usd if design.prices.node_usd is None else design.prices.node_usd
-    parts = {"nodes": design.num_nodes_in_all * each}
+    parts = {"nodes": design.num_nodes_in_all * node(design).price_usd}
     if design.switch is not None:
         parts["switches"] = num_switches(design) * design.switch.price_usd
         plugs = num_switch_plugs(design) * hardware.PLUG_OF_SWITCH.price_usd

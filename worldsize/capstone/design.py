@@ -77,6 +77,7 @@ class Nodes(Section):
     num_spares: CountOrNone = 0
     nics_per_node: Count | None = None
     nic_bytes_per_s: Amount | None = None  # the rate that transfers reach
+    power_w: Amount | None = None  # the most that a node draws; default: the catalogue's
 
 
 class SwitchLevel(Section):

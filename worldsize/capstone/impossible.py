@@ -17,8 +17,13 @@ from worldsize.outages import Policy
 from worldsize.planning import bounds
 from worldsize.planning.layout import stage_layers
 from worldsize.planning.search import Cost
-from worldsize.units import DAY, format_bytes, format_time_s, significant
+from worldsize.units import DAY, format_bytes, format_count, format_time_s, significant
 
+# the largest batch that we know of: 15,360 sequences of 4,096 tokens, DeepSeek-V3 (2024), arXiv 2412.19437, section 4.2
+MOST_BATCH_TOKENS = 15_360 * 4_096
+LEAST_STEPS = (
+    2_000  # in which the learning rate of Llama 2 alone rose: Touvron et al. 2023, arXiv 2307.09288, section 2.2
+)
 MOST_EPOCHS = 4  # up to which repeated tokens teach nearly as much as new ones: Muennighoff et al. 2023
 _SAME = 1 - 1e-9  # for sums of rounded numbers
 
@@ -132,6 +137,16 @@ def _of_data(design: Design) -> Iterator[str]:
             f"data.length: sequences of {data.length:,} tokens are longer than the model's context of "
             f"{shape.context_length:,}."
         )
+    if (batch_tokens := data.global_batch * data.length) > MOST_BATCH_TOKENS:
+        yield (
+            f"data.global_batch: a step of {format_count(batch_tokens)} tokens; the largest that we know of has "
+            f"{format_count(MOST_BATCH_TOKENS)} (DeepSeek-V3, arXiv 2412.19437); what a larger one teaches is unknown."
+        )
+    if design.num_steps < LEAST_STEPS:
+        yield (
+            f"data.num_tokens: they are {significant(design.num_steps)} steps; in Llama 2's training, the learning "
+            f"rate alone rose for {LEAST_STEPS:,} (arXiv 2307.09288)."
+        )
     epochs = data.num_tokens / data.dataset_tokens
     if epochs > MOST_EPOCHS:
         yield (
@@ -146,8 +161,36 @@ def _of_data(design: Design) -> Iterator[str]:
         )
 
 
+def _of_nics(design: Design) -> Iterator[str]:
+    cluster, switch = design.cluster, design.switch
+    inter, host = cluster.inter, cluster.host
+    if inter is None:
+        return
+    if host is not None:
+        nics = cluster.nics_per_node * inter.bandwidth_bytes_per_s
+        buses = cluster.gpus_per_node * (host.link.peak_bytes_per_s or host.link.bandwidth_bytes_per_s)
+        if nics > buses:
+            yield (
+                f"nodes.nic_bytes_per_s: the {cluster.nics_per_node} NICs of a node carry {format_bytes(nics)}/s, and "
+                f"its {cluster.gpus_per_node} GPUs reach them over {host.link.name}, {format_bytes(buses)}/s in all."
+            )
+    if switch is None:
+        return
+    if not inter.name.startswith(switch.network):
+        yield (
+            f"network.switch: the ports of a {switch.name} are {switch.network}, and the NICs of "
+            f"{design.nodes.cluster} are {inter.name}."
+        )
+    elif inter.bandwidth_bytes_per_s > switch.port_bytes_per_s:
+        yield (
+            f"nodes.nic_bytes_per_s: a NIC of {format_bytes(inter.bandwidth_bytes_per_s)}/s is faster than a port of a "
+            f"{switch.name}, {format_bytes(switch.port_bytes_per_s)}/s."
+        )
+
+
 def _of_network(design: Design) -> Iterator[str]:
     network, switch, num_nodes, num_nics = design.network, design.switch, design.num_nodes_in_all, bill.num_nics(design)
+    yield from _of_nics(design)
     if network is None:
         return
     leaf, top = network.levels[0], network.levels[-1]
@@ -170,6 +213,7 @@ def _of_network(design: Design) -> Iterator[str]:
         )
     if loose := _loose_cables(network):
         yield loose
+    yield from _crowded_above(network, num_nodes)
     if top.num_nodes is not None and top.num_nodes < num_nodes:
         yield (
             f"network.levels: the highest switches, {top.name}, join {top.num_nodes:,} nodes, and there are "
@@ -184,6 +228,18 @@ def _of_network(design: Design) -> Iterator[str]:
             f"network.bisection_bytes_per_s: {format_bytes(said)}/s are said to pass between two halves of the "
             f"network; its {num_cables:,.0f} cables between them carry {format_bytes(has)}/s."
         )
+
+
+def _crowded_above(network: Network, num_nodes: int) -> Iterator[str]:
+    """Yield a sentence for each level whose switches have too few ports to reach everything below them."""
+    for below, above in pairwise(network.levels):
+        num_below = -(-(above.num_nodes or num_nodes) // (below.num_nodes or num_nodes))
+        if num_below > above.num_down:
+            rail = " a rail" if network.is_rail and below is network.levels[0] else ""
+            yield (
+                f"network.levels: {num_below:,} {below.name} switches{rail} are below each {above.name}, which has "
+                f"{above.num_down} ports down: it cannot reach them all; put another level between them."
+            )
 
 
 def _loose_cables(network: Network) -> str | None:

@@ -26,13 +26,16 @@ class Equipment:
 
 @dataclass(frozen=True)
 class Switch(Equipment):
-    """A switch without its plugs: its typical power and its number of ports."""
+    """A switch without its plugs: its typical power, its number of ports, and what they speak at which rate."""
 
     num_ports: int
+    network: str
+    port_bytes_per_s: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
         need_positive(f"{self.name}: num_ports", self.num_ports)
+        need_positive(f"{self.name}: port_bytes_per_s", self.port_bytes_per_s)
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ SWITCHES: Mapping[str, Switch] = {
         "ports: 64 of 400 Gb/s, itctshop.com (read 2026); power: typical, with passive cables, recalled in 2026; "
         "price: FS.com's, in a public sheet of cluster costs (August 2024), which has 50,000 $ for NVIDIA's",
         num_ports=64,
+        network="InfiniBand",
+        port_bytes_per_s=50e9,
     ),
 }
 PLUG_OF_SWITCH = Equipment(

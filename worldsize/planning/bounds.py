@@ -26,7 +26,7 @@ class Impossible(ValueError):
 
 
 @dataclass(frozen=True)
-class Bound:
+class LowerBound:
     """The least seconds that one resource takes, and the work that takes them, for a message."""
 
     seconds: float
@@ -47,12 +47,12 @@ def refuse_impossible(step_s: float, plan: Plan, dtype: str = "") -> None:
         )
 
 
-def least(plan: Plan, dtype: str = "") -> Bound:
+def least(plan: Plan, dtype: str = "") -> LowerBound:
     """Return the largest of the bounds; `dtype` is that of the products, by default 16 bits."""
     return max(bounds(plan, dtype), key=lambda bound: bound.seconds)
 
 
-def bounds(plan: Plan, dtype: str = "") -> Iterator[Bound]:
+def bounds(plan: Plan, dtype: str = "") -> Iterator[LowerBound]:
     """Yield a bound for the products, for the memory of a GPU and, where the plan uses them, for NVLink and NICs."""
     yield _of_products(plan, dtype)
     yield _of_memory(plan)
@@ -69,7 +69,7 @@ def peak_flops_per_s(gpu: Gpu, dtype: str = "") -> tuple[str, float]:
     return dtype, peaks[dtype]
 
 
-def _of_products(plan: Plan, dtype: str) -> Bound:
+def _of_products(plan: Plan, dtype: str) -> LowerBound:
     """The products that a causal mask leaves, forward, backward and again with full recomputation."""
     model, layers = plan.model, plan.num_stage_layers
     layer_flops = model.layer_flops(plan.length) - 2 * plan.length * model.width  # half of the scores and their sums
@@ -78,12 +78,12 @@ def _of_products(plan: Plan, dtype: str) -> Bound:
     num_tokens = plan.num_micro_batches * plan.micro_batch * plan.length
     dtype, peak = peak_flops_per_s(plan.cluster.gpu, dtype)
     seconds = num_tokens * flops / (plan.tp * plan.cp * peak)
-    return Bound(
+    return LowerBound(
         seconds, f"its products at the {plan.cluster.gpu.name}'s peak of {peak / 1e12:,.0f} TFLOP/s in {dtype}"
     )
 
 
-def _of_memory(plan: Plan) -> Bound:
+def _of_memory(plan: Plan) -> LowerBound:
     """Every micro-batch reads the weights of its layers in each pass; the update reads and writes its state."""
     gpu, num_passes = plan.cluster.gpu, 3 if plan.recompute == "full" else 2
     read = num_passes * plan.num_micro_batches * _BYTES * max(plan.num_stage_layers) * _dense_layer_parameters(plan)
@@ -94,7 +94,7 @@ def _of_memory(plan: Plan) -> Bound:
     )
 
 
-def _of_links(plan: Plan) -> Bound:
+def _of_links(plan: Plan) -> LowerBound:
     """Each pass over a layer gathers a sequence's shards twice; what is reduced may leave through the other way."""
     num_passes = 3 if plan.recompute == "full" else 2
     gathered = _BYTES * plan.num_micro_batch_tokens * plan.model.width * (plan.tp - 1) / plan.tp
@@ -103,7 +103,7 @@ def _of_links(plan: Plan) -> Bound:
     return _moved(moved, _peak(link), f"what tp {plan.tp} gathers over {link.name}")
 
 
-def _of_nics(plan: Plan) -> Bound:
+def _of_nics(plan: Plan) -> LowerBound:
     """The larger of what a node sends and what it receives: gradients, weights, and messages between stages."""
     cluster, per_node = plan.cluster, plan.cluster.gpus_per_node
     ranks = plan.shard_ranks
@@ -140,5 +140,5 @@ def _peak(link: Link) -> float:
     return link.peak_bytes_per_s or link.bandwidth_bytes_per_s
 
 
-def _moved(size_bytes: float, bytes_per_s: float, what: str) -> Bound:
-    return Bound(size_bytes / bytes_per_s, f"{what}, {format_bytes(size_bytes)} at {format_bytes(bytes_per_s)}/s")
+def _moved(size_bytes: float, bytes_per_s: float, what: str) -> LowerBound:
+    return LowerBound(size_bytes / bytes_per_s, f"{what}, {format_bytes(size_bytes)} at {format_bytes(bytes_per_s)}/s")

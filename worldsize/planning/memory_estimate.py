@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from worldsize.models.shapes import Shape
 from worldsize.planning.layout import Plan
 
+# torchtitan's peaks (2024) over their estimates: how many there are, the least and the greatest; tests compute them
+NUM_PEAKS, LEAST_PEAK, GREATEST_PEAK = 4, 1.09, 1.73
 WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 2, 12  # per parameter; 12: float32 weight and Adam's two moments
 _LOGIT_BYTES = 2 + 4  # in the model's precision, and in float32 for the loss
 
@@ -35,6 +37,14 @@ class MemoryEstimate:
     @property
     def total_bytes(self) -> float:
         return self.states_bytes + self.activations_bytes
+
+
+def margin(held_bytes: float, capacity_bytes: float) -> str:
+    """Say that a plan fits by the estimate alone, if the least of the measured peaks would not; otherwise nothing."""
+    if held_bytes * LEAST_PEAK <= capacity_bytes:
+        return ""
+    peaks = f"{NUM_PEAKS} measured peaks were {LEAST_PEAK} to {GREATEST_PEAK} times theirs"
+    return f"fits by the estimate alone, {held_bytes / capacity_bytes:.0%} of a GPU's memory; {peaks}"
 
 
 def held(plan: Plan, gradient_bytes: int = GRADIENT_BYTES) -> MemoryEstimate:

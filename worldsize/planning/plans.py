@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from worldsize.planning import bounds
+from worldsize.planning import bounds, memory_estimate
 from worldsize.planning.layout import Plan
 from worldsize.units import format_bytes, significant
 
@@ -49,8 +49,10 @@ class Plans(Sequence[PricedPlan]):
         not_legal: Mapping[str, int],
         not_fitting: Mapping[str, int],
         dtype: str = "",
+        is_memory_estimated: bool = True,
     ) -> None:
         self._priced, self.not_legal, self.not_fitting, self.dtype = priced, not_legal, not_fitting, dtype
+        self._is_memory_estimated = is_memory_estimated
 
     def __len__(self) -> int:
         return len(self._priced)
@@ -125,6 +127,8 @@ class Plans(Sequence[PricedPlan]):
             f"in {_count(len(self.layouts), 'layout')}, each shown by its cheapest plan.",
             self._reality(),
         ]
+        margin = memory_estimate.margin(self._priced[0].held_bytes, capacity) if self._is_memory_estimated else ""
+        lines += [f"The cheapest {margin}."] if margin else []
         lines += [f"Does not fit ({_count(number, 'plan')}): {reason}." for reason, number in _sorted(self.not_fitting)]
         lines += [f"Not legal ({_count(number, 'layout')}): {reason}." for reason, number in _sorted(self.not_legal)]
         return "\n".join(lines)

@@ -146,7 +146,7 @@ class Search:
         if not found:
             raise ValueError(self._nothing())
         found.sort(key=lambda one: one.step_s)
-        return Plans(found, dict(self.not_legal), dict(self.not_fitting), dtype)
+        return Plans(found, dict(self.not_legal), dict(self.not_fitting), dtype, self.memory is None)
 
     def fitting(self) -> Iterator[tuple[Plan, float]]:
         """Yield the legal plans that fit, each with the bytes that it holds."""

@@ -61,6 +61,36 @@ IMPOSSIBLE = {
         "a node's share of a save, 2.71 TB, does not fit in its host's 2.00 TB",
     ),
     "sequence_is_too_long": ({"data__length": 16384}, "sequences of 16,384 tokens are longer than the model's context"),
+    "batch_is_larger_than_any": (
+        {"data__global_batch": 12_500},
+        "a step of 102M tokens; the largest that we know of has 62.9M (DeepSeek-V3",
+    ),
+    "steps_are_too_few": (
+        {"data__num_tokens": 2e10},
+        "data.num_tokens: they are 977 steps; in Llama 2's training, the learning rate alone rose for 2,000",
+    ),
+    "nics_are_faster_than_their_bus": (
+        {"nodes__nic_bytes_per_s": 5e12},
+        "8 NICs of a node carry 40.0 TB/s, and its 8 GPUs reach them over PCIe 5 x16 to the host, 504 GB/s in all",
+    ),
+    "nics_are_faster_than_ports": (
+        {"nodes__nic_bytes_per_s": 60e9},
+        "a NIC of 60.0 GB/s is faster than a port of a Quantum-2 QM9700, 50.0 GB/s",
+    ),
+    "switches_are_of_another_network": (
+        {"nodes__cluster": "h100-roce"},
+        "the ports of a Quantum-2 QM9700 are InfiniBand, and the NICs of h100-roce are RoCE 400 Gb/s",
+    ),
+    "spines_reach_too_few_leaves": (
+        {
+            "network__levels": [
+                {**LEAF, "num_switches": 3200},
+                {"name": "spine", "num_switches": 1600, "num_down": 64, "num_up": 0},
+            ],
+            **{"nodes__num_nodes": 12_500, "nodes__num_spares": 300, "plan__dp": 1250, "site__power_w": 2e8},
+        },
+        "400 leaf switches a rail are below each spine, which has 64 ports down: it cannot reach them all",
+    ),
     "tokens_are_too_few": ({"data__dataset_tokens": 1e12}, "8.0 epochs over data.dataset_tokens"),
     "identifiers_do_not_fit": (
         {"data__bytes_per_token": 2},
@@ -109,7 +139,10 @@ IMPOSSIBLE = {
         "a node fails every 5.07 h, in the mean, and a save comes only after 8.33 h of training",
     ),
     "failures_come_before_the_start": ({"failures__restart_s": 20_000}, "to start again and to load takes 5.56 h"),
-    "node_is_unknown": ({"nodes__cluster": "h200-ndr"}, "power and price of a node with H200 SXM are not known"),
+    "node_is_unknown": (
+        {"nodes__cluster": "h200-ndr"},
+        "a node with H200 SXM are not known; give nodes.power_w and prices.node_usd, or take one of A100",
+    ),
     "site_has_too_little_power": (
         {"site__power_w": 16e6},
         "17.02 MW at most, with a PUE of 1.2, and the site gives 16.00 MW",
@@ -207,3 +240,14 @@ def test_rent_that_nobody_knows_is_asked_for():
     assert said == "prices.usd_per_gpu_hour: the rent of a B200 SXM is not known; give it here."
     paid = capstone.changed(design, budget__pays="rent", prices__usd_per_gpu_hour=4)
     assert capstone.check(paid) == []
+
+
+def test_a_node_of_ones_own_needs_its_power_and_price():
+    known = capstone.changed(
+        GOOD, nodes__cluster="h200-ndr", nodes__power_w=10_200, prices__node_usd=400_000, budget__usd=7e7
+    )
+    assert capstone.check(known) == []
+    assert capstone.bill.node(known).power_w == 10_200 and capstone.bill.node(known).price_usd == 400_000
+    dearer = capstone.changed(GOOD, nodes__power_w=12_000)
+    assert capstone.bill.node(dearer).power_w == 12_000
+    assert capstone.bill.node(dearer).price_usd == capstone.bill.node(GOOD).price_usd

@@ -1,13 +1,17 @@
 """What a plan holds: published figures, and what follows from sharding, stages and recomputation."""
 
+import csv
 from dataclasses import replace
 
 import pytest
+from repository import ROOT
 
 import worldsize as ws
 from worldsize import hardware
 from worldsize.models import shape
+from worldsize.planning import Plan, memory_estimate
 from worldsize.planning.memory_estimate import held, num_in_flight
+from worldsize.units import GIB
 
 GB = 1e9
 LARGE = replace(hardware.H100, memory_bytes=10**15)
@@ -75,6 +79,43 @@ def test_context_parallelism_shares_tokens_and_state_alike():
     shared = held(plan_of("llama-3-8b", 8, 8, cp=8, zero_stage=1))
     assert shared.states_bytes == alone.states_bytes
     assert shared.activations_bytes == pytest.approx(alone.activations_bytes / 8)
+
+
+PEAKS = {
+    "run_tt24_8b_8_eager": ("llama-3-8b", {"dp": 8, "micro_batch": 2, "recompute": "selective"}),
+    "run_tt24_8b_128_eager": ("llama-3-8b", {"dp": 128, "micro_batch": 2, "recompute": "selective"}),
+    "run_tt24_8b_cp1": ("llama-3-8b", {"dp": 8, "micro_batch": 1, "recompute": "full", "length": 32_768}),
+    "run_tt24_70b_2d": ("llama-3-70b", {"dp": 32, "tp": 8, "micro_batch": 16, "recompute": "full"}),
+}
+
+
+def test_published_peaks_are_above_their_estimates():
+    with (ROOT / "tests/data/published_memory.csv").open(newline="") as file:
+        published = {row["id"]: float(row["value"]) * GIB for row in csv.DictReader(file)}
+    times = []
+    for row, (name, sizes) in PEAKS.items():
+        sizes = {"tp": 1, "length": 8192} | sizes
+        num_gpus = sizes["dp"] * sizes["tp"]
+        cluster = hardware.H100_NDR.with_nodes(num_gpus // 8) if num_gpus > 8 else hardware.DGX_H100
+        batch = {"global_batch": sizes["dp"] * sizes["micro_batch"], "pp": 1, "cp": 1, "num_chunks": 1, "zero_stage": 3}
+        times.append(published[row] / held(Plan(model=shape(name), cluster=cluster, **batch, **sizes)).total_bytes)
+    assert len(times) == memory_estimate.NUM_PEAKS
+    assert (min(times), max(times)) == pytest.approx(
+        (memory_estimate.LEAST_PEAK, memory_estimate.GREATEST_PEAK), abs=0.005
+    )
+
+
+def test_a_plan_that_fits_by_the_estimate_alone_says_so():
+    choices = {"global_batch": 64, "cp": 1}
+    tight = ws.plan("llama-3-8b", "dgx-h100", lambda plan: 1e6 - held(plan).total_bytes / 1e9, **choices)
+    assert 0.92 < tight[0].held_bytes / 80e9 <= 1
+    (said,) = [line for line in tight.note.splitlines() if "by the estimate alone" in line]
+    assert said.startswith("The cheapest fits by the estimate alone, ") and said.endswith(
+        "of a GPU's memory; 4 measured peaks were 1.09 to 1.73 times theirs."
+    )
+    loose = ws.plan("llama-3-8b", "dgx-h100", lambda plan: 1e6 + held(plan).total_bytes / 1e9, **choices)
+    own = ws.plan("llama-3-8b", "dgx-h100", lambda plan: 1e6, memory=lambda plan: 79e9, **choices)
+    assert "by the estimate alone" not in loose.note + own.note
 
 
 @pytest.mark.parametrize(("zero_stage", "num_kept"), [(0, 1.0), (2, 1 / 8)])
