@@ -66,6 +66,10 @@ _TREE_LL128_MAX = {
 }
 _NVLS_TREE_MAX = {"hopper": (math.inf, 57.7 * GB, 45.5 * GB), "blackwell": (math.inf, 96.0 * GB, 43.1 * GB)}
 _NVLS_EFFICIENCY = {"hopper": 0.85, "blackwell": 0.74}
+# In a domain of 72 GB200 the switches reach less, and begin later: both fitted to the five rows `nvl72_*`, and taken to
+# change evenly from 8 GPUs on. Of larger domains, and of other GPUs in more than 8, nothing is known.
+_NVLS_MOST = {"hopper": 8, "blackwell": 72}
+_NVL72_EFFICIENCY, _NVL72_S = 0.611, 570 * US
 _NO_CEILING = (math.inf, math.inf, math.inf)
 _NODE_CHANNELS = 24
 # the factor on a tree's bandwidth at 64 B, 128 B, ... 512 MiB and beyond
@@ -514,12 +518,32 @@ def _nvls_bytes_per_s(group: _Group) -> float:
     The switch reads every rank's whole tensor, and each rank adds its share of the result: size x (n + 1) / n.
     """
     efficiency = _NVLS_EFFICIENCY[group.generation]
+    efficiency += (_NVL72_EFFICIENCY - efficiency) * _part_of_nvl72(group)
     return group.node.bytes_per_s * efficiency * group.num_local / (group.num_local + 1)
+
+
+def _nvls_s(group: _Group) -> float:
+    return _NVLS_S + (_NVL72_S - _NVLS_S) * _part_of_nvl72(group)
+
+
+def _part_of_nvl72(group: _Group) -> float:
+    """How far a group is from 8 GPUs of a node, 0, to a domain of 72, 1.
+
+    Raises:
+        ValueError: it is larger than any whose switches were measured.
+    """
+    most = _NVLS_MOST[group.generation]
+    if group.num_local > most:
+        raise ValueError(
+            f"{group.cluster.name}: {group.num_local} GPUs on one set of NVLink switches; the largest such set "
+            f"that was measured has {most}, so nothing is known of this one"
+        )
+    return max(0, group.num_local - 8) / 64
 
 
 def _nvls(group: _Group) -> _Candidate:
     sent_fraction = (group.num_local + 1) / group.num_local
-    return _Candidate("nvls", "Simple", _NVLS_S + group.fit.start_s, _nvls_bytes_per_s(group), sent_fraction)
+    return _Candidate("nvls", "Simple", _nvls_s(group) + group.fit.start_s, _nvls_bytes_per_s(group), sent_fraction)
 
 
 def _nvls_tree(group: _Group) -> _Candidate:
@@ -533,7 +557,7 @@ def _nvls_tree(group: _Group) -> _Candidate:
         group.network_bytes_per_s,
     )
     network_hop_s = _NVLS_TREE_NETWORK_S + group.network_hop_s("tree", "Simple") - _HOP_S["tree", "network"]["Simple"]
-    latency_s = _NVLS_S + 2 * int(math.log2(group.num_nodes)) * network_hop_s
+    latency_s = _nvls_s(group) + 2 * int(math.log2(group.num_nodes)) * network_hop_s
     sent_fraction = (group.num_local + 1 + min(group.num_nodes - 1, 2)) / group.num_local
     return _Candidate("nvls-tree", "Simple", latency_s + group.fit.start_s, bytes_per_s, sent_fraction)
 

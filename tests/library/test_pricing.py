@@ -65,9 +65,9 @@ def test_every_number_of_gpus_of_a_hybrid_cube_mesh_is_met():
 
 def test_the_report_shows_small_sizes_apart_and_what_is_worst():
     large, small = published.report(COMPARED).split("\n\n")
-    assert re.match(r"More than 16.0 MiB: 65 figures, median error 1\.\d%, worst \+20.0% \(issue_178\)", large)
+    assert re.match(r"More than 16.0 MiB: 70 figures, median error 1\.\d%, worst \+20.0% \(issue_178\)", large)
     assert re.match(r"At most 16.0 MiB: 20 figures, median error \d\.\d%, worst \+86.2% \(issue_1368\)", small)
-    assert len(large.splitlines()) - 2 == 65 and len(small.splitlines()) - 2 == 20
+    assert len(large.splitlines()) - 2 == 70 and len(small.splitlines()) - 2 == 20
 
 
 def test_every_measured_row_is_compared_or_left_out_with_a_reason():
@@ -308,6 +308,22 @@ def test_ranks_without_gpus_have_no_price_with_nccl():
     hosts = replace(hardware.DGX_A100, gpu=replace(hardware.A100, architecture=hardware.HOST))
     with pytest.raises(ValueError, match=r"No collectives of NCCL are known for A100.*, whose architecture is cpu"):
         price("all_reduce", 8, range(8), hosts)
+
+
+def test_a_rack_of_72_is_within_its_measurements_and_nothing_larger_is_priced():
+    rack = replace(hardware.DGX_B200, name="gb200-nvl72", gpus_per_node=72)
+    measured = {512 * MIB: 586.06, GIB: 681.17, 2 * GIB: 757.78, 4 * GIB: 839.16, 8 * GIB: 834.57}
+    for size_bytes, busbw in measured.items():
+        found = price("all_reduce", size_bytes, range(72), rack)
+        assert found.algorithm == "nvls"
+        assert size_bytes / found.time_s * 2 * 71 / 72 / GB == pytest.approx(busbw, rel=0.04)
+    eight, all_of_them = (price("all_reduce", GIB, range(num), rack).time_s for num in (8, 72))
+    assert eight == price("all_reduce", GIB, range(8), hardware.DGX_B200).time_s < all_of_them
+    for gpu_node, most in (hardware.DGX_B200, 72), (hardware.DGX_H100, 8):
+        larger = replace(gpu_node, name="larger", gpus_per_node=2 * most)
+        with pytest.raises(ValueError, match=f"larger: {2 * most} GPUs on one set of NVLink switches; .* has {most}"):
+            price("all_reduce", GIB, range(2 * most), larger)
+        price("all_gather", GIB, range(2 * most), larger)  # by rings, which take no part of the switches
 
 
 def test_every_architecture_has_all_of_its_figures():

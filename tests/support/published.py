@@ -178,6 +178,8 @@ def _case(row: dict[str, str]) -> tuple[Cluster, int, str]:
         return hardware.DGX_H200, int(row["n_gpus"]), PREDICTED
     if name.startswith("b200"):
         return hardware.DGX_B200, int(row["n_gpus"]), PREDICTED
+    if name.startswith("nvl72"):
+        return replace(hardware.DGX_B200, name="gb200-nvl72", gpus_per_node=72), 72, FITTED
     # at PCIe the slide names no number of GPUs: two, so that no bridge limits
     return {
         "gtc24_PCIe24": (hardware.PCIE_BOX, 2, GIVEN),
