@@ -351,9 +351,9 @@ if "experiments" in globals():
 # between them: one pass of four.
 #
 # Computed, the step falls from 79.6 s to 61.2 s, by 23.0%. If none of the missing time goes with
-# it, that is 17.4% of the published step, and more if some does. It holds 54.5 GB in place of
-# 25.4 GB, of the 80.0 GB that a GPU has: it fits, by this estimate. With micro-batches of one
-# sequence as well, a GPU would hold 37.5 GB, and the computed step would be 25.5% shorter. But
+# it, that is 17.4% of the published step, and more if some does. It holds 61.9 GB in place of
+# 33.4 GB, of the 80.0 GB that a GPU has: it fits, by this estimate. With micro-batches of one
+# sequence as well, a GPU would hold 45.5 GB, and the computed step would be 25.5% shorter. But
 # those 1.9 s are less than the 5.6 s that 2,304 more passes cost by the slope above.
 #
 # It could go wrong by memory: fragmentation and buffers of collectives are not in the estimate.
