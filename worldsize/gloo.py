@@ -48,28 +48,46 @@ def cost(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster) -> 
     return replace(whole, delay_s=max(0.0, whole.time_s - bytes_s))
 
 
+def sent_bytes(op: str, size_bytes: float, num_ranks: int) -> float:
+    """The most bytes that any of at least two ranks sends for an operation of `pricing.OPS`.
+
+    Raises:
+        ValueError: there is no such operation.
+    """
+    share = 1 / num_ranks
+    if op == "barrier":
+        return 0.0
+    if op in ("all_reduce", "reduce_scatter"):
+        return 2 * (1 - share) * size_bytes
+    if op == "reduce":
+        num_segments, segment_bytes = _reduce_segments(size_bytes, num_ranks)
+        return num_segments * segment_bytes + size_bytes / num_ranks
+    if op == "broadcast":
+        return max(map(len, _children(num_ranks).values())) * size_bytes
+    if op in ("all_gather", "all_to_all", "scatter"):
+        return (1 - share) * size_bytes
+    if op not in ("send", "gather"):
+        raise ValueError(f"there is no formula for {op!r} with Gloo")
+    return size_bytes if op == "send" else share * size_bytes
+
+
 def _cost(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster) -> GlooCost:
     num_ranks, share = len(ranks), 1 / len(ranks)
+    sent = sent_bytes(op, size_bytes, num_ranks)
     links = _Links.of(op, ranks, cluster)
     if op == "barrier":
-        return GlooCost(math.ceil(math.log2(num_ranks)) * 2 * links.way_s, "gloo-dissemination", 0.0)
+        return GlooCost(math.ceil(math.log2(num_ranks)) * 2 * links.way_s, "gloo-dissemination", sent)
     if op in ("all_reduce", "reduce_scatter"):
         per_rank, segment_bytes = _segments(size_bytes, num_ranks)
-        phase_s = _ring_s((num_ranks - 1) * per_rank, segment_bytes, links)
-        return GlooCost(2 * phase_s, "gloo-ring", 2 * (1 - share) * size_bytes)
+        return GlooCost(2 * _ring_s((num_ranks - 1) * per_rank, segment_bytes, links), "gloo-ring", sent)
     if op == "all_gather":
-        return GlooCost(
-            _ring_s(2 * (num_ranks - 1), size_bytes * share / 2, links), "gloo-ring", (1 - share) * size_bytes
-        )
+        return GlooCost(_ring_s(2 * (num_ranks - 1), size_bytes * share / 2, links), "gloo-ring", sent)
     if op == "reduce":
-        return _reduce(size_bytes, ranks, cluster, links)
+        return GlooCost(_reduce_s(size_bytes, ranks, cluster, links), "gloo-ring", sent)
     if op == "broadcast":
-        return _broadcast(size_bytes, num_ranks, links)
-    if op not in ("send", "gather", "scatter", "all_to_all"):
-        raise ValueError(f"there is no formula for the time of {op!r} with Gloo")
+        return GlooCost(_broadcast_s(size_bytes, num_ranks, links), "gloo-tree", sent)
     message_bytes = size_bytes if op == "send" else size_bytes * share
-    num_sent = num_ranks - 1 if op in ("all_to_all", "scatter") else 1
-    return GlooCost(2 * links.way_s + message_bytes * links.s_per_byte, "gloo-direct", num_sent * message_bytes)
+    return GlooCost(2 * links.way_s + message_bytes * links.s_per_byte, "gloo-direct", sent)
 
 
 @dataclass(frozen=True)
@@ -126,27 +144,33 @@ def _ring_s(num_segments: int, segment_bytes: float, links: _Links) -> float:
     return came_s[-1]
 
 
-def _reduce(size_bytes: float, ranks: Sequence[int], cluster: Cluster, links: _Links) -> GlooCost:
-    """A ring until every rank has a part of the sum, then a gather of all parts at the root."""
-    num_ranks = len(ranks)
-    segment_bytes = min(size_bytes / (2 * num_ranks), MAX_SEGMENT_BYTES)
-    per_rank = max(2, math.ceil(size_bytes / MAX_SEGMENT_BYTES / num_ranks))
-    num_segments = per_rank * num_ranks - 2  # with more than two per chunk, reduce.cc passes on some needlessly
+def _reduce_s(size_bytes: float, ranks: Sequence[int], cluster: Cluster, links: _Links) -> float:
+    """Compute the seconds of a ring until every rank has a part of the sum, then a gather of all parts at the root."""
     to_root = _Links.of("gather", ranks, cluster)
-    gather_s = 2 * to_root.way_s + size_bytes / num_ranks * to_root.s_per_byte
-    sent_bytes = num_segments * segment_bytes + size_bytes / num_ranks
-    return GlooCost(_ring_s(num_segments, segment_bytes, links) + gather_s, "gloo-ring", sent_bytes)
+    gather_s = 2 * to_root.way_s + size_bytes / len(ranks) * to_root.s_per_byte
+    return _ring_s(*_reduce_segments(size_bytes, len(ranks)), links) + gather_s
 
 
-def _broadcast(size_bytes: float, num_ranks: int, links: _Links) -> GlooCost:
-    """A binomial tree: a rank that has the data sends it to all of its children at once; all ranks are ready."""
+def _reduce_segments(size_bytes: float, num_ranks: int) -> tuple[int, float]:
+    """Return how many segments a rank passes on in the ring of a reduce, and the bytes of a segment."""
+    per_rank = max(2, math.ceil(size_bytes / MAX_SEGMENT_BYTES / num_ranks))
+    # with more than two per chunk, reduce.cc passes on some needlessly
+    return per_rank * num_ranks - 2, min(size_bytes / (2 * num_ranks), MAX_SEGMENT_BYTES)
+
+
+def _broadcast_s(size_bytes: float, num_ranks: int, links: _Links) -> float:
+    """Compute the seconds in which the data goes down the tree; a rank that has it sends it to all children at once."""
     has_s = {0: links.way_s}  # when the root hears that the others are ready
-    children = {
-        rank: [rank + (1 << bit) for bit in range(num_ranks.bit_length()) if rank < 1 << bit < num_ranks - rank]
-        for rank in range(num_ranks)
-    }
+    children = _children(num_ranks)
     for rank in range(num_ranks):  # a child's rank is higher than its parent's
         for child in children[rank]:
             has_s[child] = has_s[rank] + len(children[rank]) * size_bytes * links.s_per_byte + links.way_s
-    most = max(len(of_rank) for of_rank in children.values())
-    return GlooCost(max(has_s.values()), "gloo-tree", most * size_bytes)
+    return max(has_s.values())
+
+
+def _children(num_ranks: int) -> dict[int, list[int]]:
+    """Map every rank to its children in the binomial tree of a broadcast."""
+    return {
+        rank: [rank + (1 << bit) for bit in range(num_ranks.bit_length()) if rank < 1 << bit < num_ranks - rank]
+        for rank in range(num_ranks)
+    }
