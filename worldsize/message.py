@@ -19,6 +19,7 @@ MAX_WORD, MAX_NAME = 80, 200
 Word = Annotated[str, Meta(max_length=MAX_WORD)]
 Name = Annotated[str, Meta(max_length=MAX_NAME)]
 Count = Annotated[int, Meta(ge=0)]
+Amount = Annotated[float, Meta(ge=0, le=1e300)]
 Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -20,10 +21,13 @@ class Timeline:
     inside a span. Time in which several events overlap always counts once.
 
     For a run on paper, `stands_for` is how many ranks of the job a recorded rank represents, including itself.
+    `num_unseen` is how many collectives of a rank in a real run could not be recorded: then what the rank sent and the
+    times of its communication are NaN.
     """
 
     events: list[Event] = field(default_factory=list[Event])
     stands_for: Mapping[int, int] = field(default_factory=dict[int, int])
+    num_unseen: Mapping[int, int] = field(default_factory=dict[int, int])
 
     @property
     def num_ranks(self) -> int:
@@ -46,10 +50,14 @@ class Timeline:
 
     def time_s(self, rank: int, kind: str) -> float:
         """Return the seconds during which `rank` had an event of this kind in progress."""
+        if kind == COMMUNICATION and self.num_unseen.get(rank):
+            return math.nan
         return length_s(under_way(event for event in self.events if event.rank == rank and event.kind == kind))
 
     def share(self, kind: str) -> float:
         """Return the fraction of all ranks' recorded time with an event of this kind in progress; 0 without events."""
+        if kind == COMMUNICATION and self.num_unseen:
+            return math.nan
         of_ranks = self._by_rank().values()
         total_s = sum(length_s(under_way(events)) for events in of_ranks)
         kind_s = sum(length_s(under_way(e for e in events if e.kind == kind)) for events in of_ranks)
@@ -58,10 +66,12 @@ class Timeline:
     def bytes_sent(self, rank: int) -> float:
         """Return the bytes that `rank` sent.
 
-        In an emulated run these are all bytes; a broadcast or a reduction to one rank, in which some ranks send less,
-        counts as what the busiest rank sends. In a real run only point-to-point sends count: the backend does not
-        report what a collective sends.
+        A broadcast or a reduction to one rank, in which some ranks send less, counts as what the busiest rank sends. No
+        backend reports what it sends for a collective, so it follows from the size and the algorithm: in a real run
+        Gloo's, otherwise a ring's.
         """
+        if self.num_unseen.get(rank):
+            return math.nan
         return sum(e.sent_bytes for e in self.events if e.rank == rank and e.kind == COMMUNICATION)
 
     def bytes_sent_by_axis(self, rank: int) -> dict[str, float]:
@@ -69,7 +79,7 @@ class Timeline:
 
         They are counted as in `bytes_sent`. torch makes no separate group for a mesh dimension as large as the world.
         """
-        sent: dict[str, float] = {}
+        sent: dict[str, float] = {"": math.nan} if self.num_unseen.get(rank) else {}
         for event in self.events:
             if event.rank == rank and event.kind == COMMUNICATION and event.sent_bytes:
                 sent[event.axis] = sent.get(event.axis, 0) + event.sent_bytes
@@ -90,6 +100,8 @@ class Timeline:
         """
         times_s = self._communication_s(rank)
         total_s, exposed_s = sum(total for total, _ in times_s), sum(exposed for _, exposed in times_s)
+        if math.isnan(total_s):
+            return math.nan
         return max(0.0, 1 - exposed_s / total_s) if total_s else 0.0
 
     def bubble_fraction(self, rank: int | None = None) -> float:
@@ -145,6 +157,8 @@ class Timeline:
 
     def _communication_s(self, rank: int | None) -> list[tuple[float, float]]:
         """Return the seconds of communication and of exposed communication, of `rank` or of each rank."""
+        if self.num_unseen if rank is None else self.num_unseen.get(rank):
+            return [(math.nan, math.nan)]
         return [
             (length_s(under_way(e for e in events if e.kind == COMMUNICATION)), length_s(exposed(events)))
             for events in self._of_ranks(rank)

@@ -58,6 +58,7 @@ class Worker:
         self.memory: MemoryUse | None = None
         self.failed_threads: list[ThreadFailed] = []  # the first `_MAX_THREADS`
         self.duration_s = 0.0
+        self.num_unseen = 0  # collectives that no event describes
         self.last_state = ""  # set once the run is over
         self._inbox = framing.Inbox(max_value_bytes)
         self._start_s = start_s  # start of the run
@@ -128,8 +129,8 @@ class Worker:
                 self._events.extend(content)
             case Held(use):
                 self.memory = use
-            case Done(spans, duration_s):
-                self.value = content
+            case Done(spans, duration_s, num_unseen):
+                self.value, self.num_unseen = content, num_unseen
                 self._spans, self.duration_s, self.has_value = spans, duration_s, True
             case Failed(failure, spans):
                 self.failure, self._spans = replace(failure, rank=self.rank), spans

@@ -247,7 +247,11 @@ class WorkerGroup(ABC):
             states=[worker.state for worker in workers],
             durations_s=[worker.duration_s for worker in workers],
             restarts=self.restarts,
-            warnings=[*self.warnings, *(self.emulation.warnings if self.emulation else [])],
+            warnings=[
+                *self.warnings,
+                *(self.emulation.warnings if self.emulation else []),
+                *text.describe_unseen(self._num_unseen),
+            ],
             lost_s=lost_s,
             exchanges=self.emulation.exchanges() if self.emulation else [],
             grown_bytes=[grown for worker in workers if (grown := self._grown_bytes(worker)) is not None],
@@ -255,12 +259,18 @@ class WorkerGroup(ABC):
             memory=[one.memory or MemoryUse([], {}) for one in workers] if any(one.memory for one in workers) else [],
         )
 
+    @property
+    def _num_unseen(self) -> dict[int, int]:
+        """Each rank that took part in collectives that no event describes, and their number."""
+        return {worker.rank: worker.num_unseen for worker in self.workers if worker.num_unseen}
+
     def _grown_bytes(self, worker: Worker) -> int | None:
         return self._kernel_memory.grown_bytes(worker.rank) if self._kernel_memory else None
 
     def _timeline(self, output: list[str]) -> Timeline:
         if not self.emulation:
-            return Timeline.of_events(event for worker in self.workers for event in worker.events)
+            events = [event for worker in self.workers for event in worker.events]
+            return replace(Timeline.of_events(events), num_unseen=self._num_unseen)
         try:
             return self.emulation.timeline()
         except Unanswered as error:  # a rank may have reported impossible waits

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from worldsize.event import COMMUNICATION, Event
-from worldsize.message import Count, Finite, Word
+from worldsize.event import Event
+from worldsize.message import Amount, Count, Finite, Word
 
 
 class SentEvent(Struct, frozen=True, array_like=True):
@@ -22,6 +22,7 @@ class SentEvent(Struct, frozen=True, array_like=True):
     peers: tuple[int, ...] = ()
     group: Word = ""
     sequence: int = 0
+    sent_bytes: Amount = 0
 
 
 def read_events(rank: int, sent: Iterable[SentEvent], origin_s: float) -> list[Event]:
@@ -36,8 +37,6 @@ def read_events(rank: int, sent: Iterable[SentEvent], origin_s: float) -> list[E
 def _event(rank: int, sent: SentEvent, origin_s: float) -> Event:
     if sent.start_s > sent.end_s:
         raise ValueError(f"an event starts at {sent.start_s} s, after its end at {sent.end_s} s")
-    # the bytes that a collective sends cannot be seen from outside the backend
-    sent_bytes = sent.size_bytes if (sent.kind, sent.name) == (COMMUNICATION, "send") else 0
     return Event(
         rank=rank,
         stream=sent.stream,
@@ -46,7 +45,7 @@ def _event(rank: int, sent: SentEvent, origin_s: float) -> Event:
         start_s=sent.start_s - origin_s,
         end_s=sent.end_s - origin_s,
         size_bytes=sent.size_bytes,
-        sent_bytes=sent_bytes,
+        sent_bytes=sent.sent_bytes,
         peers=sent.peers,
         group=sent.group,
         sequence=sent.sequence,

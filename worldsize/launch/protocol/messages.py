@@ -19,7 +19,7 @@ from worldsize.launch.protocol.failure import Failure, FailureCause
 from worldsize.launch.protocol.source import MAX_LINES, Line
 from worldsize.memory.capacity import Capacity
 from worldsize.memory.use import MemoryUse
-from worldsize.message import Finite, Message, Word, read
+from worldsize.message import Count, Finite, Message, Word, read
 
 MAX_EVENTS = 2_000  # in one message
 Span = tuple[Word, Word, Finite, Finite]  # name, kind, start and end in seconds of the monotonic clock
@@ -197,6 +197,7 @@ class Done(Message, frozen=True):
 
     spans: Sequence[Span]
     duration_s: Finite
+    num_unseen: Count = 0  # collectives that torch itself started and no event describes
 
 
 class Failed(Message, frozen=True):

@@ -97,6 +97,16 @@ def describe_threads(failed: Iterable[tuple[int, str, Failure]]) -> list[str]:
     return [f"{name_ranks(ranks)}, thread {words}" for ranks, words in _alike(texts)]
 
 
+def describe_unseen(num_unseen: Mapping[int, int]) -> list[str]:
+    """Describe how many collectives of these ranks could not be recorded; ranks with the same number share an entry."""
+    texts = [(rank, str(num)) for rank, num in sorted(num_unseen.items())]
+    return [
+        f"{name_ranks(ranks)}: collectives that torch itself started and that could not be recorded: {num}; the "
+        "timeline's bytes sent and times of communication are NaN"
+        for ranks, num in _alike(texts)
+    ]
+
+
 def describe_unawaited(issued: Iterable[tuple[int, Sequence[Call]]]) -> list[str]:
     """Write a sentence on each of these sends and receives, whose handles were never waited for."""
     messages = [(rank, call) for rank, calls in issued for call in calls if call.is_point_to_point]

@@ -236,13 +236,14 @@ def install(call_log: CallLog) -> _Tracer:
 
 
 def _delayed(destroy: Callable[..., None]) -> Callable[..., None]:
-    """Wrap `destroy` to pause first, so that Gloo's thread can release the last call's tensors.
+    """Wrap `destroy` to pause first, so that Gloo's threads can report completion and release the last call's tensors.
 
-    The thread needs the interpreter's lock for that, which torch 2.13 holds while it waits for the thread to end.
+    They need the interpreter's lock for that, which torch 2.13 holds while it waits for them to end.
     """
 
     @functools.wraps(destroy)
     def delayed(*args: Any, **kwargs: Any) -> None:
+        spans.calls.settle()
         time.sleep(_PAUSE_S)
         destroy(*args, **kwargs)
 
@@ -277,6 +278,11 @@ def _note_gaps(op: str, payload: Any) -> None:
         warnings.warn(f"{what}: NCCL refuses it, and Gloo may take it for a contiguous one; {cure}", stacklevel=3)
 
 
+def is_inside() -> bool:
+    """Whether this thread is inside a logged call."""
+    return _installed is not None and _installed._inside.yes
+
+
 def num_calls() -> int:
     """Return how many calls of torch.distributed this process has logged."""
     return 0 if _installed is None else _installed._num_calls
@@ -294,11 +300,25 @@ def native() -> dict[str, Any]:
         return {}
 
 
-def _recorded() -> dict[str, Any]:
+def num_native() -> int:
+    """Return how many collectives torch itself has started, among those that torch's flight recorder still has."""
+    try:
+        entries = _entries()
+    except Exception:
+        return 0
+    since_ns = _noted_ns[0][0] if len(_noted_ns) == _noted_ns.maxlen else 0
+    return sum(entry["time_created_ns"] >= since_ns and not _is_noted(entry) for entry in entries)
+
+
+def _entries() -> list[dict[str, Any]]:
     from torch._C import _distributed_c10d as c10d
 
     recorded = json.loads(c10d._dump_fr_trace_json())  # pyright: ignore[reportAttributeAccessIssue]
-    entries = [entry for entry in recorded.get("entries", ()) if not entry["is_p2p"]]
+    return [entry for entry in recorded.get("entries", ()) if not entry["is_p2p"]]
+
+
+def _recorded() -> dict[str, Any]:
+    entries = _entries()
     started = max((entry["collective_seq_id"] for entry in entries if _is_of_all(entry)), default=0)
     pending = next((entry for entry in entries if not entry["retired"] and not _is_noted(entry)), None)
     return {"num_native": started, "native": _call_of(pending) if pending else None}

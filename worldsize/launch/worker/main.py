@@ -37,7 +37,7 @@ from worldsize.launch.protocol.messages import (
     RunScript,
 )
 from worldsize.launch.protocol.process import die_with_parent, draw_afresh, end_own_group, enter_network
-from worldsize.launch.worker import call_tracer, spans, thread_failures
+from worldsize.launch.worker import call_tracer, native_calls, spans, thread_failures
 from worldsize.launch.worker.native_wait import NativeWait
 from worldsize.launch.worker.parameter_names import name_parameters
 from worldsize.message import Message, pack_and_send, read
@@ -105,6 +105,8 @@ def take_assignment(sock: socket.socket) -> RankAssignment:
     stack_dump.install(log_fd)
     thread_failures.install(link.send)
     conductor = socket.socket(fileno=conductor_fd[0]) if conductor_fd else None
+    if conductor is None:
+        native_calls.install()
     period_s = _PERIOD_S + _PERIOD_AT_RANK_S * task.world_size if isinstance(task, RunFunction) and conductor else None
     threading.Thread(target=link.serve, args=(period_s,), daemon=True, name="control").start()
     return RankAssignment(link=link, task=task, payload=[payload], observer=observer, conductor=conductor)
@@ -134,7 +136,7 @@ def serve(
         link.send_events()
         if meter:
             link.send(Held(meter.use()))
-        link.send(Done(spans.drain(), time.monotonic() - start_s), value)
+        link.send(Done(spans.drain(), time.monotonic() - start_s, native_calls.num_unseen()), value)
         return True
     except BaseException as error:  # a rank reports whatever ends it, including SystemExit
         link.report(error)

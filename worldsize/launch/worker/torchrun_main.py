@@ -17,7 +17,7 @@ from worldsize.launch.protocol import codec
 from worldsize.launch.protocol.messages import Done, Hello, RunFunction
 from worldsize.launch.protocol.process import AGENT_PID, SOCKET, die_with_parent
 from worldsize.launch.worker import main as worker
-from worldsize.launch.worker import spans
+from worldsize.launch.worker import native_calls, spans
 from worldsize.launch.worker.main import Membership, RankAssignment
 from worldsize.launch.worker.run_as_main import play
 from worldsize.message import pack_and_send
@@ -75,7 +75,8 @@ def _run_script(link: worker.LauncherLink) -> int:
         link.report(error)
         return 1
     link.send_events()
-    link.send(Done(spans.drain(), time.monotonic() - start_s), codec.encode(has_joined))
+    done = Done(spans.drain(), time.monotonic() - start_s, native_calls.num_unseen())
+    link.send(done, codec.encode(has_joined))
     return 0
 
 
