@@ -536,9 +536,9 @@ except ws.RunError as error:
 
 # %% [markdown]
 # The launcher's report says what the player said: who waits for whom, and in which line. On a
-# real cluster there is no such report unless it was asked for (week 11). All GPUs stand still
-# until a timeout, ten minutes by default with NCCL, and the stacks of all ranks have to be laid
-# side by side.
+# real cluster all GPUs stand still until a timeout, ten minutes by default with NCCL. Then torch
+# writes each rank's last calls to a file, and a program that lays them side by side gives such a
+# report (week 11).
 #
 # There is a second kind of circle, which no player sees, because it lies below the schedule. In
 # the middle of 1F1B two neighbours have something for each other at the same time: an activation

@@ -43,17 +43,21 @@ import functools
 import json
 import math
 import os
+import pickle
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from pathlib import Path
 
+# %% setup_torch
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
@@ -65,6 +69,7 @@ from torch.utils.data import DataLoader, Dataset
 import worldsize as ws
 from worldsize import check, draw, emulate, hardware, ledger, quiz, units
 from worldsize.check import CheckFailed
+from worldsize.explain import explain
 from worldsize.explore import explore
 from worldsize.faults import SlowLink, SlowRank
 from worldsize.hardware import FatTree, Level
@@ -842,7 +847,7 @@ def sent_really(job):
     events = real.timeline.of(0)
     ready_s = next(event.end_s for event in events if event.name == "ready")
     seen = [one for one in events if "all_reduce" in one.name and one.start_s > ready_s]
-    profiled = [event for event in seen if event.stream == "communication"]
+    profiled = [event for event in seen if event.name.startswith("gloo:")]
     return real, len(profiled), sum(event.size_bytes for event in profiled)
 
 
@@ -1026,6 +1031,74 @@ print("\n".join(seen.splitlines()[:9]))
 # all-reduce at all, which is what its partners' stacks would suggest. On a cluster: `py-spy dump`
 # on the rank that all others wait for; `py-spy record -o flame.svg` for where time goes over a
 # minute; `--native` for what is below Python. It needs root, or the right to trace.
+#
+# ### What every rank called last
+#
+# A stack shows where a rank is now. In a hang the question is where the ranks first parted, and
+# torch keeps a record of that, its **flight recorder**: each rank's last 2,000 collectives, with
+# group, sequence number, shape and stack. It is on unless `TORCH_FR_BUFFER_SIZE` is 0. (The older
+# name `TORCH_NCCL_TRACE_BUFFER_SIZE` still works. Source: `FlightRecorder.hpp` in torch 2.13.)
+#
+# On GPUs, NCCL's watchdog writes the record when a collective has timed out, and ends the process:
+# each rank to the path in `TORCH_FR_DUMP_TEMP_FILE` with its rank at the end, by default
+# `~/.cache/torch/comm_lib_trace_rank_0` and so on, unless `TORCH_NCCL_DUMP_ON_TIMEOUT` is 0. With
+# Gloo torch keeps the same record, but no watchdog writes it. Here a thread does, in a hang of two
+# real ranks: one leaves out a step whose loss is NaN.
+
+
+# %% watched
+def watch(folder):
+    """Write this rank's record after its third collective, and end the process when both have."""
+    files = [folder / f"rank_{rank}" for rank in range(2)]
+    while len((record := pickle.loads(_distributed_c10d._dump_fr_trace()))["entries"]) < 3:
+        time.sleep(0.01)
+    # torch 2.13 leaves the group's name out with Gloo, and torchfrtrace looks for it
+    record["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    mine = files[dist.get_rank()]
+    mine.with_suffix(".part").write_bytes(pickle.dumps(record))
+    mine.with_suffix(".part").replace(mine)
+    while not all(file.exists() for file in files):
+        time.sleep(0.01)
+    os._exit(1)
+
+
+# %% hung
+def skip_a_bad_loss(folder):
+    """Sum a loss over the ranks three times; rank 1 leaves the second out."""
+    threading.Thread(target=watch, args=(folder,), daemon=True).start()
+    for step in range(3):
+        loss = torch.tensor(math.nan if dist.get_rank() == step == 1 else 0.5)
+        if loss.isnan():
+            continue
+        dist.all_reduce(loss)
+    dist.barrier()
+
+
+records = Path(tempfile.mkdtemp())
+with contextlib.suppress(ws.RunError):
+    ws.run(skip_a_bad_loss, records, world_size=2, backend="gloo", echo=False)
+print(sorted(file.name for file in records.iterdir()))
+
+# %% [markdown]
+# Two programs read such records: torch's own `torchfrtrace FOLDER`, which is installed with torch,
+# and `python -m worldsize explain FILE...`. In a notebook:
+
+# %% by_torchfrtrace
+command = [Path(sys.executable).parent / "torchfrtrace", records]
+done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+print(done.stderr.partition("collective stack trace")[0] + done.stdout)
+
+# %% by_explain
+print(explain(sorted(records.iterdir())))
+
+# %% [markdown]
+# Both say that collective 3 is an all-reduce on rank 0 and a barrier on rank 1. The first calls
+# rank 1 the culprit because it compares with the lowest rank, and goes on with rank 0's stack. The
+# second has both lines, and what to look for. Neither names the `continue`: what went wrong came
+# **before the first calls that do not match**. Rank 1's second all-reduce was its third step's, and
+# matched rank 0's second, so a sum over two different steps went unnoticed. If all records match as
+# far as they go, no call is wrong, and a rank is late or dead: the one whose record is shorter, or
+# missing.
 #
 # ### Nsight Systems
 #

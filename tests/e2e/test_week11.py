@@ -49,6 +49,15 @@ def test_nothing_warns_and_every_figure_has_words(outputs):
     assert_figures_have_words(outputs, 11)
 
 
+def test_a_real_hang_is_read_by_torchs_program_and_by_ours(outputs):
+    assert stream(outputs["hung"]) == "['rank_0', 'rank_1']\n"
+    by_torch, by_explain = stream(outputs["by_torchfrtrace"]), stream(outputs["by_explain"])
+    assert "Collective sequence number: 3 has errors" in by_torch
+    assert "Culprit rank 1; Error type: COLLECTIVE_TYPE_MISMATCH" in by_torch and "Traceback" not in by_torch
+    assert "Collectives do not match: Rank 0 calls collective 3, all_reduce" in by_explain
+    assert "dist.all_reduce(loss)" in by_explain and "dist.barrier()" in by_explain
+
+
 def test_every_turn_is_right_when_solved(outputs):
     assert [name for name in (*TURNS, BUG) if not stream(outputs[f"check_{name}"]).startswith("Right")] == []
 
