@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from worldsize.launch.protocol.call_log import DONE, ISSUED, WAITING, Call
 from worldsize.launch.protocol.source import Line, own_lines
@@ -30,6 +30,8 @@ _NAMES = {  # of NCCL's functions, and what programs call
     "_reduce_scatter_base": "reduce_scatter_single",
     "all_reduce_barrier": "barrier",
 }
+_BATCH = ":coalesced"  # the end of the name that the recorder has for a batch
+_Entry: TypeAlias = Mapping[str, Any]
 _DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64"}
 
 
@@ -101,14 +103,34 @@ def _groups(dump: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 def _calls(dump: Mapping[str, Any], ranks_of: Mapping[str, tuple[int, ...]]) -> list[Call]:
     """Return the calls of a dump in their order; of those that are not done, the rank waits in the first."""
     calls, is_waiting = [], False
-    for entry in sorted(dump.get("entries", []), key=lambda entry: entry["record_id"]):
-        state = DONE if entry["state"] == "completed" or entry.get("retired") else ISSUED if is_waiting else WAITING
+    entries = _with_batches(dump.get("entries", []))
+    for entry, whole in sorted(entries, key=lambda pair: pair[0]["record_id"]):
+        state = DONE if whole["state"] == "completed" or whole.get("retired") else ISSUED if is_waiting else WAITING
         is_waiting |= state == WAITING
         calls.append(_call(entry, state, ranks_of))
     return calls
 
 
-def _call(entry: Mapping[str, Any], state: str, ranks_of: Mapping[str, tuple[int, ...]]) -> Call:
+def _with_batches(entries: Sequence[_Entry]) -> list[tuple[_Entry, _Entry]]:
+    """Return each entry with the one that has its state.
+
+    That is itself, except in a batch such as `batch_isend_irecv`'s, of which NCCL updates one last entry alone: it has
+    no tensor, and stands for those of the same group and sequence number before it, if the recorder has any.
+    """
+    last = {_batch_of(entry): entry for entry in entries if entry["profiling_name"].endswith(_BATCH)}
+    members = [entry for entry in entries if not entry["profiling_name"].endswith(_BATCH)]
+    known = set(map(_batch_of, members))
+    alone = [entry for number, entry in last.items() if number not in known]
+    return [(entry, last.get(_batch_of(entry), entry)) for entry in [*members, *alone]]
+
+
+def _batch_of(entry: _Entry) -> tuple[object, ...]:
+    """Return what the entries of a batch have in common: collectives and messages of a group have their own numbers."""
+    is_message = bool(entry.get("is_p2p"))
+    return entry["process_group"][0], is_message, entry.get("p2p_seq_id" if is_message else "collective_seq_id")
+
+
+def _call(entry: _Entry, state: str, ranks_of: Mapping[str, tuple[int, ...]]) -> Call:
     name, description = entry["process_group"][:2]
     is_default = description == "default_pg"
     op = str(entry["profiling_name"]).partition(":")[2]

@@ -58,6 +58,34 @@ def test_a_mismatch_in_dumps_is_named_with_lines_and_what_to_do(tmp_path, form):
     assert "  train.py, line 12, in step" in report and report[-1] == str(cures.SAME_CALLS)
 
 
+def batch(number, state, *ops):
+    """The entries of `batch_isend_irecv`: NCCL's recorder updates the state of the last alone, which has no tensor."""
+    members = [entry(number + place, op, "scheduled") for place, op in enumerate(ops)]
+    whole = entry(number + len(ops), "coalesced", state, sizes=()) | {"is_p2p": True}
+    return [one | {"p2p_seq_id": number, "collective_seq_id": 0} for one in [*members, whole]]
+
+
+def test_a_batch_of_messages_is_done_when_its_last_entry_is(tmp_path):
+    waiting = entry(4, "all_reduce", "started", line=30)
+    first = [*batch(1, "completed", "send 0->1", "recv 0<-1"), waiting]
+    report = explain(written(tmp_path, first, batch(1, "completed", "send 1->0", "recv 1<-0"), [waiting]))
+    assert "Ranks 0 and 2 wait for rank 1 in collective 4, all_reduce (float32 [4])" in report
+    assert "coalesced" not in report
+
+
+def test_a_rank_waits_in_a_batch_of_messages_that_is_not_done(tmp_path):
+    before = batch(1, "completed", "send 0->1", "recv 0<-1")
+    stuck = [*before, *batch(4, "started", "recv 0<-2")]
+    report = explain(written(tmp_path, stuck, batch(1, "completed", "send 1->0", "recv 1<-0"), []))
+    assert "Rank 0 waits for rank 2 in recv from rank 2" in report
+
+
+def test_a_batch_of_which_only_the_last_entry_is_known_is_a_call_itself(tmp_path):
+    stuck = entry(2, "coalesced", "started", sizes=())
+    report = explain(written(tmp_path, [entry(1, "all_reduce"), stuck], [entry(1, "all_reduce")], [stuck]))
+    assert "Ranks 0 and 2 wait for rank 1 in collective 2, coalesced" in report
+
+
 def test_a_rank_without_a_dump_is_named(tmp_path):
     waiting = [entry(1, "all_reduce"), entry(2, "all_reduce", "started")]
     report = explain(written(tmp_path, waiting, waiting))
