@@ -67,7 +67,7 @@ def sent_bytes(op: str, size_bytes: float, num_ranks: int) -> float:
     if op in ("all_gather", "all_to_all", "scatter"):
         return (1 - share) * size_bytes
     if op not in ("send", "gather"):
-        raise ValueError(f"there is no formula for {op!r} with Gloo")
+        raise ValueError(f"there is no formula for the time of {op!r} with Gloo")
     return size_bytes if op == "send" else share * size_bytes
 
 
