@@ -17,6 +17,7 @@ from autograder.judging.checks.solution import take_from_solution
 from autograder.judging.checks.trainings import (
     described,
     disturbed,
+    expect_in_order,
     expect_losses,
     expect_resumed,
     expect_same_way,
@@ -63,6 +64,7 @@ __all__ = [
     "expect_dtype",
     "expect_end",
     "expect_grown",
+    "expect_in_order",
     "expect_like",
     "expect_losses",
     "expect_partial_sums",

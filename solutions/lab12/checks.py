@@ -23,8 +23,10 @@ import torch
 import torch.distributed as dist
 
 from autograder.checks import (
+    PartlyHeld,
     StudentFailed,
     entries,
+    expect_in_order,
     expect_whole,
     hinted,
     integer,
@@ -43,6 +45,7 @@ PATIENT_S, HASTY_S = (
     3.0,
 )  # deadlines of jobs in which nobody hangs, and in which somebody does
 TOLERANCE = 2e-3  # of the way that the weights went; sums in another order differ by 1e-6 to 1e-4
+LOST = 0.5  # an error of this part of the way: a training that begins with other weights
 REST_BYTES = 4096  # that may be left of a save that failed: a list, an empty folder
 TWO = 2.5  # the size of two checkpoints, and some lists
 SLOWER, START_S = (
@@ -224,6 +227,7 @@ def expect_resumed(trial: Trial, struck: Disturbance, due: int, hint: str) -> No
             f"{described(struck)}, and it went on at step {first}",
             hint,
         )
+    expect_in_order(trial, described(struck))
 
 
 def expect_weights(trial: Trial, what: str, hint: str) -> None:
@@ -238,13 +242,26 @@ def expect_weights(trial: Trial, what: str, hint: str) -> None:
 
 
 def expect_same_weights(student, rng, trial: Trial, what: str, hint: str) -> None:
-    """The same, where a plain restart gives them; otherwise that has cost its points already."""
+    """The same, where a plain restart gives them; otherwise that has cost its points already.
+
+    What goes on with other weights altogether, as from a checkpoint of zeros, earns half.
+    """
     task = seen["task"]
     with contextlib.suppress(CheckFailed, StudentFailed):
         restarted(student, rng)
     seen["task"] = task
-    if seen.get("is_exact"):
+    error = seen.get("error")
+    if error is None:
+        return
+    if error <= TOLERANCE:
         expect_weights(trial, what, hint)
+    elif not error < LOST:
+        raise PartlyHeld(
+            0.5,
+            "a training that goes on with its own weights",
+            f"{what}, and they were others: after a plain restart, too",
+            "Print a few weights before a save and after the load.",
+        )
 
 
 def restarted(student, rng) -> tuple[Trial, Disturbance]:
@@ -252,7 +269,7 @@ def restarted(student, rng) -> tuple[Trial, Disturbance]:
     if "restarted" not in seen:
         struck = killed(rng, 7)
         trial = job(student, rng, STORE, struck)
-        seen["is_exact"] = bench.weights_error(trial, seen["task"]) <= TOLERANCE
+        seen["error"] = bench.weights_error(trial, seen["task"])
         seen["restarted"] = trial, struck
     return seen["restarted"]
 
@@ -320,6 +337,7 @@ def check_mid_save(student, rng):
         raise CheckFailed(
             "training goes on at step 3", f"{what}, and ranks began at {resumed}", hint
         )
+    expect_in_order(trial, what)
     hint = "Count on another rank's file only when that rank has reported that it is there."
     expect_same_weights(student, rng, trial, what, hint)
 

@@ -32,6 +32,25 @@ def expect_whole(trial: Trial, task: Task | TextTask, what: str) -> None:
         )
 
 
+def expect_in_order(trial: Trial, what: str) -> None:
+    """Raise CheckFailed unless each process took one step after the other, and a share of each.
+
+    Otherwise a process that is started again could ask for the due step first, and train the earlier ones after it.
+    """
+    taken: dict[int, int] = {}
+    for take in trial.record.takes:
+        if not take.process:  # the system does not say who asked
+            continue
+        due = taken.get(take.process, take.step - 1) + 1
+        if take.start == take.stop or take.step not in (due, due - 1):
+            raise CheckFailed(
+                "each process takes its share of one step after the other",
+                f"{what}: one took samples {take.start} to {take.stop} of step {take.step} where step {due} was due",
+                "A process that is started again loads the newest checkpoint, and takes no step before that.",
+            )
+        taken[take.process] = take.step
+
+
 def expect_weights(trial: Trial, task: Task | TextTask, what: str, hint: str) -> None:
     """Raise CheckFailed unless the weights are those of one process that trains on the whole batches."""
     import torch

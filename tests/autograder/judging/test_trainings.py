@@ -2,7 +2,7 @@
 
 import pytest
 
-from autograder.judging.checks.trainings import expect_weights
+from autograder.judging.checks.trainings import expect_in_order, expect_weights
 from worldsize import bench
 from worldsize.bench import Take, Task, TrainingRecord, TrainingResult, Trial
 from worldsize.check import CheckFailed
@@ -28,3 +28,17 @@ def test_only_weights_that_have_not_moved_are_said_not_to_have() -> None:
         expect_weights(trained_with(0), TASK, "one step", "Is it the mean?")
     with pytest.raises(CheckFailed, match="Is it the mean"):  # as far from the right ones as those that stayed
         expect_weights(trained_with(2), TASK, "one step", "Is it the mean?")
+
+
+def taken(*takes: tuple[int, int, int, int]) -> Trial:
+    """A trial in which these samples were taken, each by (process, step, start, stop)."""
+    found = [Take(0, *place, float(time_s), process) for time_s, (process, *place) in enumerate(takes)]
+    return Trial(TrainingResult(), TrainingRecord(takes=found), [])
+
+
+def test_processes_take_one_step_after_the_other() -> None:
+    expect_in_order(taken((7, 0, 0, 4), (8, 0, 4, 8), (7, 1, 0, 4), (7, 1, 4, 8), (9, 6, 0, 8), (9, 7, 0, 8)), "so")
+    expect_in_order(taken((0, 5, 0, 4), (0, 0, 0, 4)), "on a system that does not name processes")
+    for wrong in ((9, 6, 0, 0), (9, 6, 0, 8), (9, 0, 0, 8)), ((9, 6, 0, 8), (9, 0, 0, 8)), ((9, 6, 0, 8), (9, 8, 0, 8)):
+        with pytest.raises(CheckFailed, match="each process takes its share of one step after the other"):
+            expect_in_order(taken(*wrong), "so")
