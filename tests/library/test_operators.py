@@ -102,6 +102,13 @@ def test_an_mi300x_reaches_what_was_published_of_it():
     assert operators.flops_per_s("matmul", "bfloat16", hardware.MI300X) == pytest.approx(668.4e12)
 
 
+@pytest.mark.parametrize("name", hardware.clusters())
+def test_no_attention_is_faster_than_the_best_product(name):
+    gpu = hardware.cluster(name).gpu
+    rates = [operators.flops_per_s(kind, "float16", gpu) for kind in ("attention", "matmul")]
+    assert rates[0] < rates[1]
+
+
 def all_reached(kernels: Kernels) -> Iterator[Reached]:
     yield from (*kernels.matmul.values(), kernels.attention, kernels.elementwise, kernels.copy)
 
