@@ -44,6 +44,10 @@ class PaperGroup(backend.EmulatedGroup):
         result = list(outputs) if result is None else result
         return self._client.post(op, self._wire_name, self.ranks, inputs, outputs, result, **fields)
 
+    def _all_reduce_sparse(self, tensors: Sequence[torch.Tensor], reduction: str) -> NoReturn:
+        """Raise NoData: how many values the other ranks' tensors hold is in their data."""
+        raise refusal("on paper nobody knows how many values a sparse tensor holds: all_reduce it with to_dense()")
+
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> NoReturn:
         """Raise NoData: which rank's message comes first depends on time."""
         raise refusal("on paper nobody knows whose message comes first: name the sender, as in recv(tensor, src=...)")

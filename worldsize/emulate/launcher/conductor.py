@@ -404,7 +404,8 @@ def _parts(posts: Iterable[Post]) -> dict[int, int]:
 
 
 def _signature(post: Post) -> tuple[Any, ...]:
-    size = (post.num_items, len(post.body)) if post.op in _SAME_SIZE else None
+    # of an all-gather with splits the ranks' sizes may differ
+    size = (post.num_items, len(post.body)) if post.op in _SAME_SIZE and not post.splits else None
     splits = (*post.splits, len(post.body)) if post.op == "reduce_scatter" else ()
     return post.op, post.dtype, post.peer, size, splits, post.reduction
 

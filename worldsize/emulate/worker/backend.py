@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 
 from worldsize.emulate.protocol.messages import Compute
 from worldsize.emulate.protocol.operations import OF_BITS, REDUCTIONS, Forbidden
-from worldsize.emulate.worker import checkpoints, files, loader_workers, streams, threads, torch_internals
+from worldsize.emulate.worker import checkpoints, files, loader_workers, sparse, streams, threads, torch_internals
 from worldsize.emulate.worker.client import Client, Observer
 from worldsize.emulate.worker.compute import meter_of
 from worldsize.emulate.worker.steps import StepRecorder
@@ -36,7 +36,9 @@ from worldsize.units import format_bytes, format_ranks
 BACKEND = "emulated"
 _MOST_BYTES = (1 << 31) - 1  # ctypes.string_at takes no more
 _OF_MESH = "mesh_"  # prefix of torch's description of a group along a mesh dimension
+_UNREDUCED = (torch.uint16, torch.uint32, torch.uint64)
 _client: Any = None  # a `Client`, or a stand-in for one
+_Tensors = torch.Tensor | Sequence[torch.Tensor]
 
 
 class EmulatedGroup(dist.ProcessGroup):
@@ -88,6 +90,7 @@ class EmulatedGroup(dist.ProcessGroup):
         result = list(outputs) if result is None else result
         inputs, outputs = (list(map(torch_internals.unwrapped, tensors)) for tensors in (inputs, outputs))
         tensors, reduction = [*inputs, *outputs], fields.get("reduction", "")
+        _refuse_other_kinds(op, tensors)
         note_communication(tensors)
         _warn_in_backward(op, outputs)
         mark = self._client.observer.posting(op, tensors, self, reduction, fields.get("peer"))
@@ -112,6 +115,9 @@ class EmulatedGroup(dist.ProcessGroup):
             raise ValueError(f"rank {rank} is not in this group of {len(self.ranks)} ranks; {count}")
         return self.ranks[place]
 
+    def _root(self, opts: Any, root: Any) -> int:
+        return self._global(getattr(opts, "rootRank", opts) if root is None else root)
+
     # messages
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
@@ -120,7 +126,9 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
         """Receive one tensor."""
-        return self._post("recv", [], tensors, peer=self._global(src), tag=operator.index(tag))
+        work = self._post("recv", [], tensors, peer=self._global(src), tag=operator.index(tag))
+        work.source_group = self.ranks
+        return work
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
         """Receive one tensor from whichever rank sent first in virtual time."""
@@ -130,28 +138,71 @@ class EmulatedGroup(dist.ProcessGroup):
 
     # collectives
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+    # torch's options may be given as they are, or only what they hold: a root, a reduction
+
+    def allreduce(self, tensors: _Tensors, opts: Any = None, timeout: Any = None, *, op: Any = None) -> Work:
         """Reduce tensors over the group, in place."""
-        return self._post("all_reduce", tensors, tensors, reduction=_name_of(opts.reduceOp if opts else None))
+        reduction, several = _name_of(opts if op is None else op), _listed(tensors)
+        if any(one.layout is torch.sparse_coo for one in several):
+            return self._all_reduce_sparse(several, reduction)
+        return self._post("all_reduce", several, several, reduction=reduction)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         """Reduce several tensors at once."""
         return self.allreduce(tensors, opts)
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Give every rank the root's tensor."""
-        root = self._global(opts.rootRank)
-        return self._post("broadcast", tensors, tensors, peer=root)
-
-    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Reduce to the root."""
-        return self._post(
-            "reduce", tensors, tensors, peer=self._global(opts.rootRank), reduction=_name_of(opts.reduceOp)
+    def _all_reduce_sparse(self, tensors: Sequence[torch.Tensor], reduction: str) -> Work:
+        """Sum one sparse tensor over the group, in place, by gathering all ranks' values, as Gloo does."""
+        if reduction != "SUM" or len(tensors) > 1:
+            raise ValueError(
+                f"all_reduce got {len(tensors)} tensors, some of them sparse, for {reduction}: sparse tensors can "
+                "only be summed, one in a call, as on Gloo; use to_dense() for the others"
+            )
+        (tensor,) = tensors
+        mine = sparse.packed(tensor)
+        note_communication([tensor.detach()._indices(), tensor.detach()._values()])
+        mark = self._client.observer.posting("all_reduce", tensors, self, reduction, None)
+        work = self._client.post(
+            "all_gather",
+            self._wire_name,
+            self.ranks,
+            mine,
+            functools.partial(sparse.fill_with_sum, tensor),
+            list(tensors),
+            dtype="uint8",
+            num_items=len(mine),
+            splits=[len(mine)],  # the ranks' sizes may differ
         )
+        work.timeout_s = self._timeout_s
+        self._client.observer.posted(mark, work)
+        return work
 
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+    def broadcast(self, tensors: _Tensors, opts: Any = 0, timeout: Any = None, *, root: Any = None) -> Work:
+        """Give every rank the root's tensor."""
+        several = _listed(tensors)
+        return self._post("broadcast", several, several, peer=self._root(opts, root))
+
+    def reduce(
+        self, tensors: _Tensors, opts: Any = 0, op: Any = None, timeout: Any = None, *, root: Any = None
+    ) -> Work:
+        """Reduce to the root."""
+        several, reduction = _listed(tensors), _name_of(opts if op is None and hasattr(opts, "reduceOp") else op)
+        return self._post("reduce", several, several, peer=self._root(opts, root), reduction=reduction)
+
+    def allgather(self, outputs: list[Any], inputs: _Tensors, opts: Any = None, timeout: Any = None) -> Work:
         """Gather all ranks' tensors on every rank."""
-        return self._post("all_gather", inputs, outputs[0], result=outputs)
+        return self._post("all_gather", _listed(inputs), _first_of(outputs), result=outputs)
+
+    def allgather_coalesced(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Work:
+        """Gather all ranks' lists of tensors on every rank, as one list for each rank."""
+        if any(len(of_rank) != len(inputs) for of_rank in outputs) or len(outputs) != self.size():
+            raise ValueError(
+                f"all_gather_coalesced got lists of {[len(of_rank) for of_rank in outputs]} tensors for its results; "
+                f"it needs one list for each of {self.size()} ranks, each of {len(inputs)} tensors as in its input"
+            )
+        return self._post("all_gather", inputs, [one for of_rank in outputs for one in of_rank], result=outputs)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         """Gather all ranks' tensors into one tensor."""
@@ -167,11 +218,14 @@ class EmulatedGroup(dist.ProcessGroup):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
+    def reduce_scatter(
+        self, outputs: _Tensors, inputs: list[Any], opts: Any = None, timeout: Any = None, *, op: Any = None
+    ) -> Work:
         """Reduce, and give every rank its part."""
-        splits = [tensor.numel() for tensor in inputs[0]]
-        name = _name_of(opts.reduceOp if opts else None)
-        return self._post("reduce_scatter", inputs[0], outputs, splits=splits, reduction=name)
+        parts = _first_of(inputs)
+        splits = [tensor.numel() for tensor in parts]
+        name = _name_of(opts if op is None else op)
+        return self._post("reduce_scatter", parts, _listed(outputs), splits=splits, reduction=name)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         """Reduce one tensor, and give every rank its part."""
@@ -179,7 +233,7 @@ class EmulatedGroup(dist.ProcessGroup):
             wanted = f"it must have {self.size()} times as many as the output, {output.numel() * self.size()}"
             raise ValueError(f"reduce_scatter got an input of {tensor.numel()} items; {wanted}")
         splits = [output.numel()] * self.size()
-        name = _name_of(opts.reduceOp if opts else None)
+        name = _name_of(opts)
         return self._post("reduce_scatter", [tensor], [output], splits=splits, reduction=name)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -192,15 +246,19 @@ class EmulatedGroup(dist.ProcessGroup):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
+    def gather(
+        self, outputs: list[Any], inputs: _Tensors, opts: Any = 0, timeout: Any = None, *, root: Any = None
+    ) -> Work:
         """Gather all ranks' tensors on the root."""
-        return self._post("gather", inputs, outputs[0] if outputs else [], peer=self._global(opts.rootRank))
+        return self._post("gather", _listed(inputs), _first_of(outputs), peer=self._root(opts, root))
 
-    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
+    def scatter(
+        self, outputs: _Tensors, inputs: list[Any], opts: Any = 0, timeout: Any = None, *, root: Any = None
+    ) -> Work:
         """Give every rank one of the root's tensors."""
-        mine = inputs[0] if inputs else []
+        mine = _first_of(inputs)
         splits = [tensor.numel() for tensor in mine]
-        return self._post("scatter", mine, outputs, peer=self._global(opts.rootRank), splits=splits)
+        return self._post("scatter", mine, _listed(outputs), peer=self._root(opts, root), splits=splits)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         """Send one tensor to each rank, and receive one from each."""
@@ -222,10 +280,10 @@ class EmulatedGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
-    def barrier(self, opts: Any = None) -> Work:
+    def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
         """Wait for all ranks of the group."""
         work = self._post("barrier", [], [])
-        work.timeout_s = seconds(getattr(opts, "timeout", None)) or self._timeout_s
+        work.timeout_s = seconds(timeout or getattr(opts, "timeout", opts)) or self._timeout_s
         return work
 
 
@@ -375,19 +433,59 @@ def _warn_in_backward(op: str, outputs: Sequence[torch.Tensor]) -> None:
         result.register_hook(warn)
 
 
+def _listed(tensors: _Tensors) -> list[torch.Tensor]:
+    """Return one tensor, or several, as a list."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _first_of(lists: list[Any]) -> list[torch.Tensor]:
+    """Return the first of a list of lists of tensors, or the list itself if it is one of tensors."""
+    return lists if not lists or isinstance(lists[0], torch.Tensor) else lists[0]
+
+
 def _last_of(call: Callable[..., Work], outputs: Sequence[Any], inputs: Sequence[Any], opts: Any) -> Work:
-    """Make several calls and return the work of the last, which stands for all: a group's calls end in order."""
+    """Make several calls and return the work of the last, which stands for all: a group's calls end in order.
+
+    Raises:
+        ValueError: there are none, or more of one than of the other.
+    """
+    if len(outputs) != len(inputs) or not inputs:
+        raise ValueError(
+            f"{call.__name__} got {len(inputs)} inputs and {len(outputs)} outputs: give one output for each input"
+        )
     *before, last = (call(*pair, opts) for pair in zip(outputs, inputs, strict=True))
     last.stands_for = before
     return last
 
 
-def _name_of(reduction: Any) -> str:
+def _name_of(opts: Any) -> str:
+    """Return the name of a reduction, which torch's options may hold; a sum if there is none."""
+    reduction = getattr(opts, "reduceOp", opts)
     known = (name for name in REDUCTIONS if reduction is None or reduction == getattr(dist.ReduceOp, name))
     name = next(known, None)
     if name is None:
         raise ValueError(f"the emulated cluster cannot reduce with {reduction}; it supports {', '.join(REDUCTIONS)}")
     return name
+
+
+def _refuse_other_kinds(op: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse what is not a plain tensor with data.
+
+    Raises:
+        ValueError: a tensor is sparse, nested, quantized or on the meta device.
+    """
+    for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            kind, cure = "sparse", "use to_dense(), or communicate its indices and its values; all_reduce can sum it"
+        elif tensor.is_nested:
+            kind, cure = "nested", "communicate its tensors, one by one"
+        elif tensor.is_quantized:
+            kind, cure = "quantized", "communicate int_repr(), or dequantize() first"
+        elif tensor.is_meta:
+            kind, cure = "meta", "it has no data; give it some, as in to_empty(device=...)"
+        else:
+            continue
+        raise ValueError(f"{op} got a {kind} tensor, which an emulated cluster does not send: {cure}")
 
 
 def _dtype_of(tensors: Sequence[torch.Tensor], reduction: str) -> str:
@@ -408,6 +506,8 @@ def _name_of_type(dtype: torch.dtype, reduction: str) -> str:
             f"torch cannot reduce {dtype}: convert to a wider type such as bfloat16 first, or gather the tensors and "
             "add them yourself"
         )
+    if reduction and dtype in _UNREDUCED:
+        raise ValueError(f"torch cannot reduce {dtype}: convert to int32 or int64 first")
     if reduction in OF_BITS and (dtype.is_floating_point or dtype.is_complex):
         raise ValueError(f"{reduction} is for integers, and these tensors are {dtype}")
     return str(dtype).removeprefix("torch.")

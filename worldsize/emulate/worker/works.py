@@ -182,8 +182,16 @@ class Work(torch_internals.Work):
         return self._is_done("is_success") and not any(work.failure for work in (*self.stands_for, self))
 
     def _source_rank(self) -> int:
-        """Return the sender's rank within the group, for a receive from any rank."""
+        """Return the sender's rank within the group, for a receive.
+
+        Raises:
+            RuntimeError: this is not a receive.
+        """
+        if not self.source_group:
+            raise RuntimeError(f"source_rank() is for receives; this is {self.call}")
         return self.source_group.index(self._src)
+
+    source_rank = _source_rank
 
     def result(self) -> Any:
         """The tensors that the call has filled."""
