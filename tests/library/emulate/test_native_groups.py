@@ -120,6 +120,77 @@ def test_a_rank_cannot_join_as_another():
         emulated(join_as_another, world_size=2)
 
 
+def test_a_plain_barrier_does_not_pass_a_monitored_one():
+    def one_calls_another():
+        (dist.barrier if dist.get_rank() == 1 else dist.monitored_barrier)()
+
+    sentence = (
+        r"Collectives do not match: Rank 1 calls collective 1, barrier, "
+        r"ranks 0, 2 and 3 call collective 1, monitored_barrier"
+    )
+    with pytest.raises(ws.RunTimeout, match=sentence):
+        emulated(one_calls_another)
+
+
+def errors_of_a_monitored_barrier(late_s, wait_all_ranks=False):
+    """Each rank's error and when it came; each rank begins after its number of seconds."""
+    emulate.spend(late_s[dist.get_rank()])
+    if late_s[dist.get_rank()] == NEVER:
+        return "", NEVER
+    try:
+        dist.monitored_barrier(timeout=SOON, wait_all_ranks=wait_all_ranks)
+    except RuntimeError as error:
+        return str(error), emulate.elapsed()
+    return "", emulate.elapsed()
+
+
+NEVER = 1e6
+SOON = datetime.timedelta(seconds=3)
+
+
+def test_the_time_of_a_monitored_barrier_is_its_first_ranks():
+    run = emulated(errors_of_a_monitored_barrier, [5.0, 1.0, 7.9, 0.0])
+    assert [error for error, _ in run.values] == [""] * WORLD
+    assert len({end_s for _, end_s in run.values}) == 1 and run.values[0][1] == pytest.approx(7.9, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "wait_all_ranks", "who"),
+    [
+        ([1.0, 0.0, 4.1, 4.2], False, "Rank 2"),
+        ([1.0, 0.0, 4.1, 4.2], True, "Ranks 2, 3"),
+        ([1.0, NEVER, 2.0, 0.0], True, "Ranks 1"),
+    ],
+)
+def test_a_monitored_barrier_names_the_late_and_fails_for_all(late_s, wait_all_ranks, who):
+    run = emulated(errors_of_a_monitored_barrier, late_s, wait_all_ranks)
+    assert run.values[0] == (f"[Rank 0]: {who} failed to pass monitoredBarrier in 3000 ms", 4.0)
+    for rank, begin_s in enumerate(late_s[1:], 1):
+        if begin_s != NEVER:
+            reached = (
+                f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv"
+            )
+            assert run.values[rank][0].startswith(reached)
+            assert run.values[rank][1] == max(4.0, begin_s)
+
+
+def test_a_monitored_barrier_numbers_the_ranks_within_its_group():
+    def within_a_group():
+        group = dist.new_group([1, 3])
+        if dist.get_rank() == 3:
+            return ""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a rank outside the group hears that its call does nothing
+                dist.monitored_barrier(group, timeout=SOON)
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    said = "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 3000 ms"
+    assert emulated(within_a_group).values == ["", said, "", ""]
+
+
 def test_a_monitored_barrier_waits_for_every_rank():
     def behind_it():
         emulate.spend(1.0 * dist.get_rank())
@@ -134,7 +205,7 @@ def test_a_rank_that_misses_a_monitored_barrier_is_named():
         if dist.get_rank() != 2:
             dist.monitored_barrier()
 
-    with pytest.raises(ws.RunTimeout, match=r"Ranks 0, 1 and 3 wait for rank 2 in collective 1, barrier"):
+    with pytest.raises(ws.RunTimeout, match=r"Ranks 0, 1 and 3 wait for rank 2 in collective 1, monitored_barrier"):
         emulated(all_but_one)
 
 

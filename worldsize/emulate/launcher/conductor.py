@@ -2,13 +2,15 @@
 
 It never waits and never reads a clock: data moves as soon as all participating ranks have posted, and the record of
 what each rank did, in order, is priced afterwards by `simulator`. Some results do depend on virtual time: a question
-for the time, a receive from any rank, a wait with a timeout, and when a rank hears that another is lost. These are
-decided only when nothing else can move, the earliest in virtual time first, so no later event can change the result.
+for the time, a receive from any rank, a wait or a monitored barrier with a timeout, and when a rank hears that another
+is lost. These are decided only when nothing else can move, the earliest in virtual time first, so no later event can
+change the result.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -17,7 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from worldsize.emulate.launcher.simulator import Times
-from worldsize.emulate.protocol.operations import ASK, Forbidden, refusal, refuse_unknown
+from worldsize.emulate.protocol.operations import ASK, MONITORED, Forbidden, refusal, refuse_unknown
 from worldsize.emulate.protocol.record import TIMEOUT, Operation, Step
 from worldsize.event import axis_of
 
@@ -83,7 +85,7 @@ class _Choice(NamedTuple):
 
 
 _TimeOfPost = Callable[[int, int], float]  # (rank, number of its post) -> virtual time
-_LOSS, _ASK, _TIMED, _RECV = range(4)  # kinds of choices; at the same time, a loss goes first
+_LOSS, _ASK, _TIMED, _MONITORED, _RECV = range(5)  # kinds of choices; at the same time, a loss goes first
 
 
 @dataclass
@@ -120,6 +122,9 @@ class Conductor:
         self._collectives: dict[tuple[str, int], dict[int, Post]] = {}
         self._members: dict[str, tuple[int, ...]] = {}  # group -> its ranks, as the first of them named them
         self._num_posted: dict[tuple[str, int], int] = defaultdict(int)
+        # monitored barriers with a timeout, by their places: the first rank's post; those that have failed, with why
+        self._monitored: dict[tuple[str, int], Post] = {}
+        self._not_passed: dict[tuple[str, int], OperationFailure] = {}
 
     def note(self, rank: int, steps: Iterable[Step]) -> None:
         """Record a rank's steps since its last message."""
@@ -188,6 +193,7 @@ class Conductor:
         self.leave(rank)
         self._asks = {place: one for place, one in self._asks.items() if one.rank != rank}
         self._timed = {place: one for place, one in self._timed.items() if one.rank != rank}
+        self._monitored = {place: one for place, one in self._monitored.items() if one.rank != rank}
         self._open_recvs = [one for one in self._open_recvs if one.rank != rank]
         self._open = {place: one for place, one in self._open.items() if one.rank != rank}
         self.go_on(rank)
@@ -206,7 +212,7 @@ class Conductor:
         return (
             self.is_still
             and not self._limited - self._over
-            and not (self._asks or self._timed)
+            and not (self._asks or self._timed or self._monitored)
             and not any(self._candidates())
             and not any(self._failing())
         )
@@ -214,7 +220,8 @@ class Conductor:
     @property
     def depends_on_time(self) -> bool:
         """Whether some rank waits for a decision that depends on virtual time."""
-        return bool(self._asks or self._open_recvs or self._timed or (self._losses and any(self._failing())))
+        is_asked = self._asks or self._open_recvs or self._timed or self._monitored
+        return bool(is_asked or (self._losses and any(self._failing())))
 
     def decide(self, times: Times) -> list[Reply]:
         """Decide the earliest choice in virtual time and return its replies; call it only while `is_still`.
@@ -247,6 +254,8 @@ class Conductor:
                 yield _Choice(end_s, _TIMED, wait.rank, partial(self._time_out, wait, end_s, posted_s))
             else:
                 yield _Choice(max(began_s, done_s), _TIMED, wait.rank, partial(self._end_in_time, wait))
+        for place, first in self._monitored.items():
+            yield self._monitored_choice(place, first, posted_s)
         for post, lost_ranks in self._failing():
             heard_s, lost = min((self._heard_s(lost, posted_s), lost) for lost in lost_ranks)
             time_s = max(heard_s, posted_s(post.rank, post.number))
@@ -297,6 +306,36 @@ class Conductor:
         others = (rank for rank in needed if rank != wait.rank)
         return tuple(rank for rank in others if posted_s(rank, parts.get(rank, 0)) > end_s)
 
+    # monitored barriers
+
+    def _monitored_choice(self, place: tuple[str, int], first: Post, posted_s: _TimeOfPost) -> _Choice:
+        """Return how a monitored barrier ends: once all members have come, or when its first rank's time is over."""
+        end_s = posted_s(first.rank, first.number) + first.splits[0] / 1e9
+        posts = self._collectives[place].values()
+        came_s = {one.rank: posted_s(one.rank, one.number) for one in posts if _signature(one) == _signature(first)}
+        late = tuple(rank for rank in first.ranks if came_s.get(rank, math.inf) > end_s)
+        if not late:
+            return _Choice(max(came_s.values()), _MONITORED, first.rank, partial(self._pass_monitored, place))
+        failure = OperationFailure(end_s, late)
+        return _Choice(end_s, _MONITORED, first.rank, partial(self._fail_monitored, place, failure))
+
+    def _pass_monitored(self, place: tuple[str, int]) -> list[Reply]:
+        del self._monitored[place]
+        return self._end_collective(place)
+
+    def _fail_monitored(self, place: tuple[str, int], failure: OperationFailure) -> list[Reply]:
+        """Fail a monitored barrier for all who came; those who come later fail when they do."""
+        first = self._monitored.pop(place)
+        self._not_passed[place] = failure
+        came = [one for one in self._collectives[place].values() if _signature(one) == _signature(first)]
+        return [reply for one in came for reply in self._fail_in(place, one, failure)]
+
+    def _fail_in(self, place: tuple[str, int], post: Post, failure: OperationFailure) -> list[Reply]:
+        del self._collectives[place][post.rank]
+        operation = Operation(post.op, post.ranks, 0, post.group, parts=_parts([post]), failed_s=failure.time_s)
+        self._close(operation, [post])
+        return [Reply(post.rank, post.number, b"", failure=failure)]
+
     # lost ranks
 
     def _lost_in(self, post: Post) -> list[int]:
@@ -336,6 +375,7 @@ class Conductor:
             if post in waiting:
                 waiting.remove(post)
         else:
+            self._monitored = {place: one for place, one in self._monitored.items() if one is not post}
             self._posts_with(post).pop(post.rank, None)
 
     def _posts_with(self, post: Post) -> dict[int, Post]:
@@ -373,16 +413,27 @@ class Conductor:
         posts = self._collectives.setdefault((post.group, sequence), {})
         posts[post.rank] = post
         self._open[post.rank, post.number] = post
+        if post.op == "barrier" and post.tag == MONITORED:
+            if failure := self._not_passed.get((post.group, sequence)):
+                return self._fail_in((post.group, sequence), post, failure)
+            if post.splits and post.rank == post.ranks[0]:
+                self._monitored[post.group, sequence] = post
         members = self._members.setdefault(post.group, post.ranks)
         is_other = post.ranks != members  # a different group with the same name: the ranks called new_group differently
         if is_other or len(posts) < len(members) or len({_signature(one) for one in posts.values()}) > 1:
             return []  # mismatched calls get no answer: the ranks hang, and the report explains why
-        del self._collectives[post.group, sequence]
+        if (post.group, sequence) in self._monitored:
+            return []  # who came in time is decided in virtual time
+        return self._end_collective((post.group, sequence))
+
+    def _end_collective(self, place: tuple[str, int]) -> list[Reply]:
+        posts = self._collectives.pop(place)
+        post = next(iter(posts.values()))
         ordered = [posts[rank] for rank in post.ranks]
         size_bytes = max(len(one.body) for one in ordered)
         if post.op in ("all_gather", "gather"):
             size_bytes *= len(ordered)
-        operation = Operation(post.op, post.ranks, size_bytes, post.group, sequence, _parts(ordered), post.peer)
+        operation = Operation(post.op, post.ranks, size_bytes, *place, _parts(ordered), post.peer)
         self._close(operation, ordered)
         outputs = OUTPUTS[post.op](ordered)
         return [Reply(one.rank, one.number, body) for one, body in zip(ordered, outputs, strict=True)]
@@ -407,7 +458,7 @@ def _signature(post: Post) -> tuple[Any, ...]:
     # of an all-gather with splits the ranks' sizes may differ
     size = (post.num_items, len(post.body)) if post.op in _SAME_SIZE and not post.splits else None
     splits = (*post.splits, len(post.body)) if post.op == "reduce_scatter" else ()
-    return post.op, post.dtype, post.peer, size, splits, post.reduction
+    return post.op, post.tag, post.dtype, post.peer, size, splits, post.reduction
 
 
 # each function returns what each member receives, in the group's order

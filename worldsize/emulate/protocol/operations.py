@@ -17,6 +17,9 @@ COLLECTIVES = (
 )
 OPERATIONS = frozenset({"send", "recv", *COLLECTIVES})
 ASK = "ask the time"  # what a rank posts to learn its virtual time, which every run allows
+MONITORED = (
+    1  # the tag of a barrier that fails for all members if some have not come when its first rank's time is over
+)
 OF_BITS = ("BAND", "BOR", "BXOR")  # reductions for integers only
 REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", *OF_BITS)
 

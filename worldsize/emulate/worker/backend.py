@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import constants, distributed_c10d
 
-from worldsize.emulate.protocol.messages import Compute
-from worldsize.emulate.protocol.operations import OF_BITS, REDUCTIONS, Forbidden
+from worldsize.emulate.protocol.messages import Compute, OperationFailed
+from worldsize.emulate.protocol.operations import MONITORED, OF_BITS, REDUCTIONS, Forbidden
 from worldsize.emulate.worker import checkpoints, files, loader_workers, sparse, streams, threads, torch_internals
 from worldsize.emulate.worker.client import Client, Observer
 from worldsize.emulate.worker.compute import meter_of
 from worldsize.emulate.worker.steps import StepRecorder
-from worldsize.emulate.worker.works import Work, lead_collected_futures, seconds
+from worldsize.emulate.worker.works import UNSET_TIMEOUTS, Work, lead_collected_futures, seconds
 from worldsize.gpus import answers, attention, tensors
 from worldsize.gpus.answers import Gpus
 from worldsize.gpus.imports import when_imported
@@ -93,7 +93,8 @@ class EmulatedGroup(dist.ProcessGroup):
         _refuse_other_kinds(op, tensors)
         note_communication(tensors)
         _warn_in_backward(op, outputs)
-        mark = self._client.observer.posting(op, tensors, self, reduction, fields.get("peer"))
+        called = "monitored_barrier" if fields.get("tag") and op == "barrier" else op
+        mark = self._client.observer.posting(called, tensors, self, reduction, fields.get("peer"))
         work = self._client.post(
             op,
             self._wire_name,
@@ -286,6 +287,39 @@ class EmulatedGroup(dist.ProcessGroup):
         work.timeout_s = seconds(timeout or getattr(opts, "timeout", opts)) or self._timeout_s
         return work
 
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Wait for all ranks of the group; the first one does so for at most `timeout` of virtual time if it is given.
+
+        Raises:
+            DistBackendError: the first rank waited in vain. It names the first rank that had not come, or all of them
+                with `wait_all_ranks`; the others are referred to it.
+        """
+        limit_s = None if timeout is None or timeout in UNSET_TIMEOUTS else max(0.0, timeout.total_seconds())
+        is_first = self.rank() == 0
+        splits = [int(limit_s * 1e9)] if is_first and limit_s is not None else []
+        work = self._post("barrier", [], [], tag=MONITORED, splits=splits)
+        try:
+            work.wait()
+        except dist.DistBackendError as error:
+            if not (is_first and work.failure):
+                raise dist.DistBackendError(
+                    f"Rank {self.rank()} successfully reached monitoredBarrier, but received errors while waiting for "
+                    "send/recv from rank 0. Please check rank 0 logs for faulty rank."
+                    + ("" if work.failure else f"\n Original exception: \n{error}")
+                ) from None
+            raise dist.DistBackendError(self._not_passed(work.failure, limit_s, wait_all_ranks)) from None
+
+    def _not_passed(self, failure: OperationFailed, limit_s: float | None, wait_all_ranks: bool) -> str:
+        """Say who did not come to a monitored barrier, in torch's words, which number the ranks within the group."""
+        if limit_s == 0 and not wait_all_ranks:
+            return (
+                "Rank 0 timed out in monitoredBarrier after 0 ms.\nNo ranks successfully processed in monitoredBarrier."
+            )
+        late = sorted(map(self.ranks.index, failure.ranks))
+        who = f"Ranks {', '.join(map(str, late))}" if wait_all_ranks else f"Rank {late[0]}"
+        limit_ms = constants.default_pg_timeout.total_seconds() * 1e3 if limit_s is None else limit_s * 1e3
+        return f"[Rank 0]: {who} failed to pass monitoredBarrier in {limit_ms:.0f} ms"
+
 
 def client() -> Client | None:
     """Return this rank's client; None outside an emulated cluster."""
@@ -329,7 +363,7 @@ def lead_here(backend: str, client: StepRecorder, gpus: Gpus) -> None:
     _client = client
     torch_internals.lead_every_group_to(backend)
     torch_internals.register_hooks_in_python()
-    dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier  # torch's is Gloo's alone
+    dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier  # torch's is Gloo's alone
     lead_collected_futures()
     streams.install(client)
     when_imported("torch.distributed.tensor", attention.shard_by_batch_and_heads)
@@ -382,16 +416,21 @@ def _not_emulated(client: Client) -> Callable[[str], Forbidden]:
     return error
 
 
-def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-    """Wait for all ranks of the group, for at most `timeout` in virtual time if it is given.
+def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+    """Wait for all ranks of the group, as `EmulatedGroup.monitored_barrier` does; outside the group, only warn.
 
     Raises:
-        DistBackendError: some ranks had not arrived by then; the message names them.
+        TypeError: the timeout is neither a number of seconds nor a timedelta.
+        DistBackendError: some ranks had not come in time.
     """
+    if dist.get_rank(group) < 0:
+        warnings.warn("monitored_barrier was called by a rank outside the group, which does nothing", stacklevel=2)
+        return
     timeout = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
-    work = dist.barrier(group, async_op=True)
-    if work is not None:
-        work.wait(timeout)
+    if timeout is not None and not isinstance(timeout, timedelta):
+        raise TypeError(f"monitored_barrier takes a datetime.timedelta as its timeout, not {timeout!r}")
+    member: Any = group or dist.group.WORLD
+    member.monitored_barrier(timeout, wait_all_ranks)
 
 
 def _rows(name: str, tensor: torch.Tensor, splits: Sequence[int], num_ranks: int) -> Sequence[int]:

@@ -259,7 +259,9 @@ class Client(StepRecorder):
             self.join_program()
             late = failure.ranks
             why = f"{format_ranks(late)} had not come" if late else "it was still under way"
-            raise dist.DistBackendError(f"Timed out waiting {timeout_s * 1e3:g}ms for {work.call}: {why}")
+            raise dist.DistBackendError(
+                f"[emulated cluster] Timed out waiting {timeout_s * 1e3:g}ms for {work.call}: {why}"
+            )
 
     def is_done(self, work: Work, asked_s: dict[str, float], question: str) -> bool:
         """Whether a call is done at this moment of virtual time; `asked_s` has the time of each question's last "no".

@@ -22,7 +22,7 @@ from worldsize.units import format_ranks
 WAITING, DONE = "waiting", "done"
 _CALLBACKS = "callbacks"  # the lane of futures' callbacks
 # torch gives every group a timeout: these defaults count as none
-_UNSET_TIMEOUTS = (constants.default_pg_timeout, constants.default_pg_nccl_timeout)
+UNSET_TIMEOUTS = (constants.default_pg_timeout, constants.default_pg_nccl_timeout)
 _collect_all: Callable[[Any], Any] = torch.futures.collect_all
 # unpatched: a thread that fulfils a future belongs to the lane that waits for it
 _start, _join = threading.Thread.start, threading.Thread.join
@@ -370,6 +370,6 @@ def lead_collected_futures() -> None:
 
 def seconds(timeout: timedelta | None) -> float | None:
     """Convert a timeout to seconds; None if there is none, which torch's defaults count as."""
-    if timeout is None or timeout in _UNSET_TIMEOUTS or timeout <= timedelta(0):
+    if timeout is None or timeout in UNSET_TIMEOUTS or timeout <= timedelta(0):
         return None
     return timeout.total_seconds()

@@ -222,17 +222,25 @@ def install(call_log: CallLog) -> _Tracer:
     work = distributed_c10d.Work
     global _installed
     tracer = _installed = _Tracer(call_log, work)
-    for name, payload in _PAYLOADS.items():
-        if fn := getattr(distributed_c10d, name, None):
-            noted = tracer.wrap(fn, payload)
-            setattr(distributed_c10d, name, noted)
-            if hasattr(dist, name):
-                setattr(dist, name, noted)
+    for name in _PAYLOADS:
+        log_calls_of(name)
     work.wait = tracer.wrap_wait(work.wait)
     dist.destroy_process_group = distributed_c10d.destroy_process_group = _delayed(
         distributed_c10d.destroy_process_group
     )
     return tracer
+
+
+def log_calls_of(name: str) -> None:
+    """Log this process's calls of what is a function of torch.distributed now."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    if _installed and (fn := getattr(distributed_c10d, name, None)):
+        noted = _installed.wrap(fn, _PAYLOADS[name])
+        setattr(distributed_c10d, name, noted)
+        if hasattr(dist, name):
+            setattr(dist, name, noted)
 
 
 def _delayed(destroy: Callable[..., None]) -> Callable[..., None]:

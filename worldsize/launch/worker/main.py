@@ -314,6 +314,7 @@ def _join_emulated(assignment: RankAssignment, job: RunFunction, cluster: Emulat
     )
     spans.stop(client.span)
     call_tracer.refuse_gaps()
+    call_tracer.log_calls_of("monitored_barrier")  # which the cluster has replaced
 
     def flush() -> None:
         with contextlib.suppress(OSError):  # the conductor has hung up, as the next call will report
