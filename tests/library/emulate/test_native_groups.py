@@ -62,10 +62,19 @@ def sum_in(group):
 def test_every_group_is_an_emulated_one_and_its_messages_are_priced():
     run = emulated(sums_in_each)
     sizes = [4.0] * 7 + [2.0] * 3 + [4.0, 2.0]
-    assert run.values == [[(size, "emulated", "EmulatedGroup") for size in sizes]] * WORLD
+    names = ["gloo", "nccl", "mpi", "ucc", "fake", "cpu:gloo,cuda:nccl", "gloo", "gloo", "nccl", "gloo", "gloo", "gloo"]
+    expected = [(size, name, "EmulatedGroup") for size, name in zip(sizes, names, strict=True)]
+    assert run.values == [expected] * WORLD
     calls = {(event.group, event.sequence) for event in run.timeline.of(0) if event.name == "all_reduce"}
     assert len(calls) == len(sizes)
     assert run.timeline.bytes_sent(0) == pytest.approx(sum(1024 * 2 * (size - 1) / size for size in sizes))
+
+
+def test_a_group_that_no_program_has_named_is_emulated():
+    assert (
+        emulated(lambda: (dist.get_backend(), dist.get_backend(dist.new_group())), world_size=2).values
+        == [("emulated", "emulated")] * 2
+    )
 
 
 def test_allow_holds_in_a_group_of_another_backend():

@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -49,18 +50,36 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
 def lead_every_group_to(backend: str) -> None:
     """Give every process group of this process this backend, whatever backend the program names.
 
-    `new_group`, `new_subgroups` and device meshes all go through one function of torch.
+    `new_group`, `new_subgroups` and device meshes all go through one function of torch. The program gets the name that
+    it gave from `get_backend`; torch itself, which asks in order to choose a device, gets this backend's.
     """
-    make = distributed_c10d._new_process_group_helper
+    make, get_backend = distributed_c10d._new_process_group_helper, distributed_c10d.get_backend
     signature = inspect.signature(make)
+    names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
     @functools.wraps(make)
     def make_ours(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
+        named = str(bound.arguments["backend"])
         bound.arguments |= {"backend": dist.Backend(backend), "backend_options": None}
-        return make(*bound.args, **bound.kwargs)
+        group, *others = make(*bound.args, **bound.kwargs)
+        if isinstance(group, dist.ProcessGroup):
+            # without a name, a group has its parent's backend
+            if named not in (backend, dist.Backend.UNDEFINED):
+                names[group] = named
+            elif (parent := dist.group.WORLD) is not None:
+                names[group] = names.get(parent, backend)
+        return group, *others
+
+    @functools.wraps(get_backend)
+    def get_name(group: Any = None) -> Any:
+        known = get_backend(group)  # which raises for a rank outside the group
+        asking = sys._getframe(1).f_globals.get("__name__", "")
+        is_ours = asking.partition(".")[0] in ("torch", "worldsize") and not asking.startswith("torch.testing.")
+        return known if is_ours else dist.Backend(names.get(group or dist.group.WORLD, known))
 
     distributed_c10d._new_process_group_helper = make_ours
+    dist.get_backend = distributed_c10d.get_backend = get_name
 
 
 def register_hooks_in_python() -> None:
