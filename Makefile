@@ -24,7 +24,7 @@ OLDEST := build/oldest
 NEXT := build/next
 
 .PHONY: help setup demo site lab test slow session budget soak sample verify project lint notebooks bench netlab ray check
-.PHONY: nightly longest pages wheel term gpu foreign deepspeed frameworks horovod oracles attacks coverage smoke next parts
+.PHONY: nightly longest pages wheel term gpu foreign bodies deepspeed frameworks horovod oracles attacks coverage smoke next parts
 help:  ## list what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -104,6 +104,9 @@ foreign: setup  ## install transformers, and run its Llama, unmodified, emulated
 	@$(INSTALL) -c constraints.txt -e '.[transformers]'
 	@WORLDSIZE_REQUIRE=transformers $(BIN)/python -m pytest -m '' tests/library/paper/test_foreign_models.py
 
+bodies: setup  ## run torch's own tests of torch.distributed as ranks, on Gloo and emulated; list them in docs/measured
+	@PYTHONPATH=tests/support $(BIN)/python -m torch_bodies $(ARGS)
+
 deepspeed: setup  ## install DeepSpeed, and run week 7's comparison of its stages with torch's DDP
 	@DS_BUILD_OPS=0 $(INSTALL) -c constraints.txt -e '.[deepspeed]'
 	@DS_ACCELERATOR=cpu WORLDSIZE_REQUIRE=deepspeed $(BIN)/python -m pytest -m '' tests/e2e/test_week07_deepspeed.py
@@ -119,7 +122,7 @@ horovod: setup  ## build Horovod for this torch unless it is installed: patch it
 check: lint session  ## run this before you propose a change: lint, all tests, samples of known answers and of `make bench`
 	@$(MAKE) --jobs=2 --output-sync=target sample parts  # each keeps one core busy
 
-nightly: verify project longest oracles attacks coverage bench budget soak smoke next frameworks pages wheel term  ## run everything that takes longer than CI may; each part is a target of its own
+nightly: verify project longest oracles attacks coverage bench budget soak smoke next frameworks bodies pages wheel term  ## run everything that takes longer than CI may; each part is a target of its own
 
 pages: site  ## check the whole site: links, hidden answers, widths, themes, sizes
 	@$(BIN)/python -m pytest -n 0 -m '' --nightly tests/browser/test_site.py

@@ -42,7 +42,9 @@ _Tensors = torch.Tensor | Sequence[torch.Tensor]
 
 
 class EmulatedGroup(dist.ProcessGroup):
-    """A process group of ranks on the emulated cluster."""
+    """A process group of ranks on the emulated cluster; `named_backend` is its backend as the program named it."""
+
+    named_backend = ""
 
     def __init__(
         self, client: Client, name: str, ranks: Sequence[int], wire_name: str = "", timeout_s: float | None = None
@@ -54,7 +56,7 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def getBackendName(self) -> str:
         """Return the backend's name, as torch shows it."""
-        return BACKEND
+        return BACKEND  # in C++ torch looks for a group's backend by this name
 
     def __repr__(self) -> str:
         return f"<{format_ranks(self.ranks)}>"

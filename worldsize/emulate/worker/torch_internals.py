@@ -9,13 +9,13 @@ import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
+_NAME = "named_backend"  # the attribute of a group with the name that the program gave
 _BACKWARD = "_engine_run_backward"  # the Python function that calls backward in C++
 _NATIVE = ("ProcessGroupGloo", "ProcessGroupMPI", "ProcessGroupNCCL", "ProcessGroupUCC", "ProcessGroupXCCL")
 
@@ -55,7 +55,6 @@ def lead_every_group_to(backend: str) -> None:
     """
     make, get_backend = distributed_c10d._new_process_group_helper, distributed_c10d.get_backend
     signature = inspect.signature(make)
-    names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
     @functools.wraps(make)
     def make_ours(*args: Any, **kwargs: Any) -> Any:
@@ -63,12 +62,10 @@ def lead_every_group_to(backend: str) -> None:
         named = str(bound.arguments["backend"])
         bound.arguments |= {"backend": dist.Backend(backend), "backend_options": None}
         group, *others = make(*bound.args, **bound.kwargs)
+        is_named = named not in (backend, dist.Backend.UNDEFINED)
         if isinstance(group, dist.ProcessGroup):
-            # without a name, a group has its parent's backend
-            if named not in (backend, dist.Backend.UNDEFINED):
-                names[group] = named
-            elif (parent := dist.group.WORLD) is not None:
-                names[group] = names.get(parent, backend)
+            # without a name, a group has the default group's backend
+            setattr(group, _NAME, named if is_named else getattr(dist.group.WORLD, _NAME, ""))
         return group, *others
 
     @functools.wraps(get_backend)
@@ -76,7 +73,7 @@ def lead_every_group_to(backend: str) -> None:
         known = get_backend(group)  # which raises for a rank outside the group
         asking = sys._getframe(1).f_globals.get("__name__", "")
         is_ours = asking.partition(".")[0] in ("torch", "worldsize") and not asking.startswith("torch.testing.")
-        return known if is_ours else dist.Backend(names.get(group or dist.group.WORLD, known))
+        return known if is_ours else dist.Backend(getattr(group or dist.group.WORLD, _NAME) or known)
 
     distributed_c10d._new_process_group_helper = make_ours
     dist.get_backend = distributed_c10d.get_backend = get_name
