@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._device import _device_constructors
 from torch.utils.data import DataLoader
 
+from worldsize.gpus import batch_norm
 from worldsize.gpus.imports import when_imported
 
 _MODULES = (torch, torch.fft, torch.nested)  # that have functions with a device
@@ -30,6 +31,7 @@ def put_on_cpu() -> None:
         if operator := _find_builtin(getattr(owner, name)):
             _register_builtin(changed, operator)  # for torch.jit it stays the operator that it wraps
         setattr(owner, name, changed)
+    batch_norm.take_cpu_tensors()
     when_imported("torch.distributed.pipelining.stage", _place_stages_here)
     torch.serialization.register_package(0, lambda _storage: None, _restored_here)
 
