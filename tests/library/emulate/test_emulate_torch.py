@@ -63,6 +63,22 @@ def test_built_in_hooks_of_ddp_give_what_they_give_on_gloo(kind):
     assert sizes == {72 * (2 if kind == "FP16_COMPRESS" else 4)}
 
 
+def with_uneven_inputs():
+    """A gradient after a rank has run out of samples, divided by the ranks that still had some."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    with model.join(divide_by_initial_world_size=False):
+        for number in range(1, 3 + dist.get_rank()):
+            model.zero_grad()
+            model(torch.full((1, 2), 1.0 * number)).sum().backward()
+    return model.module.weight.grad
+
+
+def test_ddp_joins_uneven_inputs_as_on_gloo():
+    emulated = ws.run(with_uneven_inputs, world_size=2, cluster="dgx-h100", echo=False)
+    real = ws.run(with_uneven_inputs, world_size=2, echo=False)
+    assert all(torch.equal(*pair) for pair in zip(emulated.values, real.values, strict=True))
+
+
 def along_the_axes():
     from torch.distributed.device_mesh import init_device_mesh
 

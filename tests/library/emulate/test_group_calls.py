@@ -144,3 +144,27 @@ def refused(name):
 )
 def test_what_no_emulated_cluster_sends_is_refused_in_a_sentence(name, sentence):
     assert all(sentence in given for given in emulated(refused, name))
+
+
+def gathered_of_different_sizes():
+    rank = dist.get_rank()
+    wholes = [torch.zeros(1 + i) for i in range(WORLD)]
+    dist.all_gather(wholes, torch.full((1 + rank,), 1.0 * rank))
+    return [one.tolist() for one in wholes]
+
+
+def test_tensors_of_different_sizes_are_gathered_as_on_nccl():
+    assert emulated(gathered_of_different_sizes) == [[[0.0], [1.0] * 2, [2.0] * 3]] * WORLD
+
+
+def sent_to_itself():
+    try:
+        dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.zeros(1), dist.get_rank())])
+    except ValueError as error:
+        return str(error)
+    return "nothing refused it"
+
+
+def test_a_message_to_the_rank_itself_is_refused_in_a_sentence():
+    for rank, said in enumerate(emulated(sent_to_itself)):
+        assert said.startswith(f"rank {rank} receives from itself, which an emulated cluster does not do")

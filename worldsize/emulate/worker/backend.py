@@ -118,6 +118,18 @@ class EmulatedGroup(dist.ProcessGroup):
             raise ValueError(f"rank {rank} is not in this group of {len(self.ranks)} ranks; {count}")
         return self.ranks[place]
 
+    def _other(self, rank: int, does: str) -> int:
+        """Return the global rank of a peer.
+
+        Raises:
+            ValueError: it is this rank itself, or not in the group.
+        """
+        if (peer := self._global(rank)) == self._client.rank:
+            raise ValueError(
+                f"rank {peer} {does} itself, which an emulated cluster does not do, as Gloo: copy the tensor"
+            )
+        return peer
+
     def _root(self, opts: Any, root: Any) -> int:
         return self._global(getattr(opts, "rootRank", opts) if root is None else root)
 
@@ -125,11 +137,11 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
         """Send one tensor."""
-        return self._post("send", tensors, [], peer=self._global(dst), tag=operator.index(tag))
+        return self._post("send", tensors, [], peer=self._other(dst, "sends to"), tag=operator.index(tag))
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
         """Receive one tensor."""
-        work = self._post("recv", [], tensors, peer=self._global(src), tag=operator.index(tag))
+        work = self._post("recv", [], tensors, peer=self._other(src, "receives from"), tag=operator.index(tag))
         work.source_group = self.ranks
         return work
 
@@ -193,8 +205,10 @@ class EmulatedGroup(dist.ProcessGroup):
         return self._post("reduce", several, several, peer=self._root(opts, root), reduction=reduction)
 
     def allgather(self, outputs: list[Any], inputs: _Tensors, opts: Any = None, timeout: Any = None) -> Work:
-        """Gather all ranks' tensors on every rank."""
-        return self._post("all_gather", _listed(inputs), _first_of(outputs), result=outputs)
+        """Gather all ranks' tensors on every rank; as on NCCL, their sizes may differ."""
+        wholes, sent = _first_of(outputs), _listed(inputs)
+        splits = [sent[0].numel()] if len({one.numel() for one in wholes}) > 1 else []
+        return self._post("all_gather", sent, wholes, result=outputs, splits=splits)
 
     def allgather_coalesced(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
@@ -365,6 +379,7 @@ def lead_here(backend: str, client: StepRecorder, gpus: Gpus) -> None:
     _client = client
     torch_internals.lead_every_group_to(backend)
     torch_internals.register_hooks_in_python()
+    torch_internals.keep_works_of_forward_passes()
     dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier  # torch's is Gloo's alone
     lead_collected_futures()
     streams.install(client)

@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -97,6 +98,19 @@ def register_hooks_in_python() -> None:
         module.register_comm_hook(None, hooks[kind])
 
     DistributedDataParallel._register_builtin_comm_hook = register
+
+
+def keep_works_of_forward_passes() -> None:
+    """Keep the work that DDP gives its reducer in `join`: C++ calls its methods, which Python would have forgotten."""
+    give = dist.Reducer._set_forward_pass_work_handle
+    works: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    @functools.wraps(give)
+    def give_and_keep(reducer: Any, work: Any, *args: Any, **kwargs: Any) -> None:
+        works[reducer] = work
+        give(reducer, work, *args, **kwargs)
+
+    dist.Reducer._set_forward_pass_work_handle = give_and_keep
 
 
 def refuse_native_groups(error: Callable[[str], Exception]) -> Callable[..., Any]:

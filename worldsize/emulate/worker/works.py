@@ -199,9 +199,12 @@ class Work(torch_internals.Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future of the tensors; inside backward it counts as waited for at backward's end, as by DDP."""
+        future = Future(self)
+        if self._is_over:  # C++ reads the value of what it has waited for
+            self._fulfil(future)
+            return future
         if backward := self.client.backward():
             backward.works.append(self)
-        future = Future(self)
         # a separate thread, because C++ may wait for the future, and a callback may itself wait
         thread = threading.Thread(target=self._fulfil, args=(future,), daemon=True)
         self.client.waits.start(thread)
