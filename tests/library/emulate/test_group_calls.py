@@ -5,6 +5,9 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import all_reduce
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_tensor
 
 import worldsize as ws
 
@@ -120,6 +123,7 @@ def refused(name):
         "meta": lambda: dist.all_reduce(torch.ones(2, device="meta")),
         "uint16": lambda: dist.all_reduce(torch.ones(2, dtype=torch.uint16)),
         "pairs": lambda: group.all_gather_single_coalesced([torch.zeros(6)], [one, one]),
+        "dtensor": lambda: dist.all_reduce(distribute_tensor(one, init_device_mesh("cpu", (WORLD,)))),
         "lists": lambda: dist.all_gather_coalesced([[one]] * WORLD, [one, one]),
     }
     try:
@@ -137,6 +141,7 @@ def refused(name):
         ("nested", "all_reduce got a nested tensor, which an emulated cluster does not send"),
         ("quantized", "all_reduce got a quantized tensor, which an emulated cluster does not send"),
         ("meta", "all_reduce got a meta tensor, which an emulated cluster does not send: it has no data"),
+        ("dtensor", "all_reduce got a DTensor tensor, which an emulated cluster does not send"),
         ("uint16", "torch cannot reduce torch.uint16: convert to int32 or int64 first"),
         ("pairs", "all_gather_single got 2 inputs and 1 outputs: give one output for each input"),
         ("lists", "it needs one list for each of 3 ranks, each of 2 tensors as in its input"),
@@ -168,3 +173,15 @@ def sent_to_itself():
 def test_a_message_to_the_rank_itself_is_refused_in_a_sentence():
     for rank, said in enumerate(emulated(sent_to_itself)):
         assert said.startswith(f"rank {rank} receives from itself, which an emulated cluster does not do")
+
+
+def gathered_while_under_way():
+    """What is gathered of a functional collective's result for which nobody has waited."""
+    sums = all_reduce(torch.full((3,), 1.0 + dist.get_rank()), "sum", dist.group.WORLD)
+    gathered = [torch.zeros(3) for _ in range(WORLD)]
+    dist.all_gather(gathered, sums)
+    return [one.tolist() for one in gathered]
+
+
+def test_the_result_of_a_functional_collective_is_waited_for_before_it_is_sent():
+    assert emulated(gathered_while_under_way) == gloo(gathered_while_under_way)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import constants, distributed_c10d
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from worldsize.emulate.protocol.messages import Compute, OperationFailed
 from worldsize.emulate.protocol.operations import MONITORED, OF_BITS, REDUCTIONS, Forbidden
@@ -528,7 +529,7 @@ def _refuse_other_kinds(op: str, tensors: Sequence[torch.Tensor]) -> None:
     """Refuse what is not a plain tensor with data.
 
     Raises:
-        ValueError: a tensor is sparse, nested, quantized or on the meta device.
+        ValueError: a tensor is sparse, nested, quantized, on the meta device, or wraps others as a DTensor does.
     """
     for tensor in tensors:
         if tensor.layout is not torch.strided:
@@ -539,6 +540,8 @@ def _refuse_other_kinds(op: str, tensors: Sequence[torch.Tensor]) -> None:
             kind, cure = "quantized", "communicate int_repr(), or dequantize() first"
         elif tensor.is_meta:
             kind, cure = "meta", "it has no data; give it some, as in to_empty(device=...)"
+        elif is_traceable_wrapper_subclass(tensor):
+            kind, cure = type(tensor).__name__, "communicate what it holds, such as a DTensor's to_local()"
         else:
             continue
         raise ValueError(f"{op} got a {kind} tensor, which an emulated cluster does not send: {cure}")

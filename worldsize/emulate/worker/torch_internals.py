@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 _NAME = "named_backend"  # the attribute of a group with the name that the program gave
 _BACKWARD = "_engine_run_backward"  # the Python function that calls backward in C++
@@ -42,10 +43,13 @@ def call_when_backward_ends(callback: Callable[[], None]) -> None:
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor that holds the data: unwrapped inside `torch.func`'s `vjp` and `grad`, otherwise unchanged."""
+    """Return the tensor that holds the data: unwrapped inside `torch.func`'s `vjp` and `grad`, otherwise unchanged.
+
+    The result of a functional collective is waited for.
+    """
     while torch._C._functorch.is_gradtrackingtensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
+    return tensor.trigger_wait() if isinstance(tensor, AsyncCollectiveTensor) else tensor
 
 
 def lead_every_group_to(backend: str) -> None:
