@@ -15,7 +15,18 @@ from worldsize.faults import SlowLink, SlowRank
 from worldsize.timeline import Timeline
 
 _CELLS = (
-    *("setup", "setup_course", "small_nodes", "small_network", "job", "load", "batches", "model", "gradients"),
+    *(
+        "setup",
+        "setup_torch",
+        "setup_course",
+        "small_nodes",
+        "small_network",
+        "job",
+        "load",
+        "batches",
+        "model",
+        "gradients",
+    ),
     *("kernels", "train_step", "measured", "bounds", "work", "suspects", "calls", "signs", "symptoms"),
 )
 NAMES = (
