@@ -146,6 +146,7 @@ def price(
     """
     _check(op, size_bytes, ranks, cluster, algorithm)
     others = tuple(map(tuple, beside))
+    _check_beside(op, ranks, others, cluster)
     if op == "barrier":
         size_bytes = 1
     if len(ranks) == 1:
@@ -201,6 +202,19 @@ def _check(op: str, size_bytes: float, ranks: Sequence[int], cluster: Cluster, a
     if op == "send" and len(ranks) != 2:
         raise ValueError(f"send has {len(ranks)} ranks; give two, the sender and the receiver")
     for rank in ranks:
+        cluster.node_of(rank)
+
+
+def _check_beside(op: str, ranks: Sequence[int], others: Sequence[Sequence[int]], cluster: Cluster) -> None:
+    if not all(others):
+        raise ValueError("beside has a group without ranks; leave it out")
+    groups = [tuple(ranks), *map(tuple, others)]
+    # a rank may send one message and receive another
+    seen = Counter(groups) if op == "send" else Counter(rank for group in groups for rank in group)
+    if twice := [one for one, number in seen.items() if number > 1]:
+        what = f"the message {twice[0]}" if op == "send" else f"rank {twice[0]}"
+        raise ValueError(f"{what} is there several times; the groups of ranks and beside must be different ones")
+    for rank in {rank for group in groups for rank in group}:
         cluster.node_of(rank)
 
 

@@ -58,6 +58,7 @@ class StepTimes:
         self.gradient_bytes, self.overlaps = gradient_bytes, overlaps  # of gradients with the backward
         self._price_s = cache(self._priced_s)
         self._beside = cache(lambda ranks: tuple(beside(ranks, cluster)))
+        self._edges = cache(self._between_stages)
         self._layer = cache(self._priced_layer)
 
     def __call__(self, plan: Plan) -> dict[str, float]:
@@ -162,7 +163,17 @@ class StepTimes:
         if plan.pp == 1:
             return 0.0
         size_bytes = _BYTES * plan.num_micro_batch_tokens * self.model.width / plan.tp
-        return 2 * plan.num_micro_batches * plan.num_chunks * self._price_s("send", size_bytes, plan.pp_ranks[:2])
+        own, *others = self._edges(plan.tp * plan.num_shards)
+        send_s = price("send", size_bytes, own, self.cluster, beside=others).time_s
+        return 2 * plan.num_micro_batches * plan.num_chunks * send_s
+
+    def _between_stages(self, stride: int) -> list[tuple[int, int]]:
+        """The messages that all stages send at once, the first of them from one node to the next if any does."""
+        cluster = self.cluster
+        per_node = cluster.gpus_per_node
+        num_senders = per_node if cluster.has_full_network else cluster.world_size - stride
+        pairs = [(rank, rank + stride) for rank in range(min(num_senders, cluster.world_size - stride))]
+        return sorted(pairs, key=lambda pair: pair[1] < per_node)
 
     def _sharing_s(self, plan: Plan, layer: Pass, micro_s: float) -> float:
         """The seconds of summing gradients and gathering weights that are not hidden behind work."""

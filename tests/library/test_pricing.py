@@ -208,6 +208,21 @@ def test_groups_side_by_side_share_the_nics_of_their_nodes(op, num_nics):
     assert elsewhere == price(op, GIB, (0, 8), cluster("h100-ndr-x4")).time_s
 
 
+@pytest.mark.parametrize(
+    ("op", "ranks", "beside", "message"),
+    [
+        ("all_reduce", (0, 8), [()], "beside has a group without ranks"),
+        ("all_reduce", (0, 8), [(0, 8)], "rank 0 is there several times"),
+        ("all_reduce", (0, 8), [(1, 9), (9, 2)], "rank 9 is there several times"),
+        ("send", (0, 8), [(0, 8)], r"the message \(0, 8\) is there several times"),
+        ("all_reduce", (0, 8), [(1, 99)], "rank 99 is not on"),
+    ],
+)
+def test_groups_side_by_side_are_different_ones(op, ranks, beside, message):
+    with pytest.raises(ValueError, match=message):
+        price(op, GIB, ranks, cluster("h100-ndr-x2"), beside=beside)
+
+
 def test_messages_side_by_side_take_what_the_emulated_cluster_takes():
     """0.36 ms for one and 2.7 ms for eight over one NIC, as eight pairs of emulated ranks took in 2026."""
     nodes = replace(cluster("h100-ndr-x2"), nics_per_node=1)

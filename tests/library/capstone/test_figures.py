@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from autograder.capstone.step_times import cost_of
+from autograder.capstone.step_times import StepTimes, cost_of
 from worldsize import capstone, hardware
 from worldsize.capstone import bill, saves
 from worldsize.capstone.report import published_table
 from worldsize.outages import SavePlan
+from worldsize.planning import Plan
 from worldsize.planning.bounds import Impossible
 from worldsize.pricing import price
 from worldsize.units import DAY
@@ -204,6 +205,17 @@ def test_fewer_uplinks_make_messages_between_stages_slower():
 
     times = [with_uplinks(num_up)["pp_s"] for num_up in (32, 16, 8, 1)]
     assert [time_s / times[0] for time_s in times[1:]] == pytest.approx([2, 4, 32], rel=0.1)
+
+
+def test_the_edge_between_nodes_paces_a_pipeline():
+    """Four stages on each of two nodes: only one in four messages leaves a node, and all wait for it."""
+    nodes, model = hardware.cluster("a100-10gbe-x2"), capstone.changed(GOOD, model={"shape": "llama-3-8b"}).shape
+    sizes = {"dp": 1, "tp": 2, "pp": 8, "cp": 1, "micro_batch": 1, "num_chunks": 1, "recompute": "full"}
+    plan = Plan(model=model, cluster=nodes, global_batch=16, length=8192, zero_stage=0, **sizes)
+    size_bytes = 2 * 8192 * model.width / 2
+    crossing_s = price("send", size_bytes, (6, 8), nodes, beside=[(7, 9)]).time_s
+    assert StepTimes(model, nodes)(plan)["pp_s"] == pytest.approx(2 * 16 * crossing_s)
+    assert crossing_s > 10 * price("send", size_bytes, (0, 2), nodes).time_s
 
 
 def mixtral(model=None, **plan):

@@ -62,6 +62,17 @@ def in_both_dimensions():
     train(layers)
 
 
+def coalesced():
+    with dist._coalescing_manager(async_ops=True) as together:
+        for _ in range(3):
+            dist.all_reduce(torch.ones(4))
+    together.wait()
+    with dist._coalescing_manager(async_ops=True) as one_by_one:
+        for _ in range(3):
+            dist.all_gather_into_tensor(torch.empty(8), torch.ones(4))
+    one_by_one.wait()
+
+
 def real(fn, world_size=2):
     return ws.run(fn, world_size=world_size, backend="gloo", echo=False)
 
@@ -76,7 +87,7 @@ def collectives(run, rank):
 
 @pytest.mark.parametrize(
     ("fn", "world_size", "num_calls"),
-    [(ddp, 2, 15), (fsdp, 2, 18), (tensor_parallel, 2, 7), (in_both_dimensions, 4, 15)],
+    [(ddp, 2, 15), (fsdp, 2, 18), (tensor_parallel, 2, 7), (coalesced, 2, 4), (in_both_dimensions, 4, 15)],
 )
 def test_a_real_run_and_one_on_an_emulated_gloo_cluster_have_the_same_communication(fn, world_size, num_calls):
     here = real(fn, world_size)
@@ -99,6 +110,23 @@ def test_a_group_that_allows_some_operations_is_recorded_alike():
     allow = ("all_gather", "all_reduce", "broadcast")
     limited = ws.run(ddp, world_size=2, backend="gloo", allow=allow, echo=False)
     assert collectives(limited, 0) == collectives(real(ddp), 0)
+
+
+def backward_in_backward():
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(nn.Linear):
+        def forward(self, values):
+            return checkpoint(super().forward, values, use_reentrant=True)
+
+    parallel = nn.parallel.DistributedDataParallel(nn.Sequential(Checkpointed(8, 8), Checkpointed(8, 8)))
+    parallel(torch.ones(3, 8, requires_grad=True)).sum().backward()
+
+
+def test_the_end_of_an_inner_backward_pass_is_no_wait_for_ddp():
+    events = real(backward_in_backward).timeline.events
+    assert {event.name for event in events if event.kind == "communication"} >= {"all_reduce"}
+    assert "all_reduce" not in {event.name for event in events if event.kind == "wait"}
 
 
 def waits_for_ddp():

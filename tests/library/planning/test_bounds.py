@@ -34,7 +34,8 @@ def test_products_at_the_peak_are_counted_without_what_a_mask_discards():
     assert bound_of(plan, "products") == pytest.approx((of_weights + of_attention) / (8 * 989e12))
     again = replace(plan, recompute="full")
     layers_s = bound_of(plan, "products") - 6 * num_tokens * model.vocab_size * model.width / (8 * 989e12)
-    assert bound_of(again, "products") - bound_of(plan, "products") == pytest.approx(layers_s / 3)
+    last_s = 32 * 2 * num_tokens * model.width * model.hidden_width / (8 * 989e12)  # torch's checkpoint stops before it
+    assert bound_of(again, "products") - bound_of(plan, "products") == pytest.approx(layers_s / 3 - last_s)
     assert bounds.least(plan, "float8").seconds < bounds.least(plan).seconds
 
 
@@ -43,22 +44,24 @@ def test_the_fullest_stage_bounds_the_products():
     assert plan.num_stage_layers == (7, *[8] * 14, 7)
     even = bound_of(plan, "products") * 126 / 16 / 8
     model = plan.model
-    flops = 4 * 126 * (model.layer_flops(8192) - 2 * 8192 * model.width)
+    flops = 4 * 126 * (model.layer_flops(8192) - 2 * 8192 * model.width) - 126 * 2 * model.width * model.hidden_width
     assert even == pytest.approx(64 * 8192 * flops / (128 * 989e12))
 
 
 def test_a_gpu_reads_its_weights_for_every_micro_batch():
     plan = plan_of("llama-3-70b", tp=8, micro_batch=1, recompute="none")
-    per_gpu = 2 * 64 * 2 * 80 * plan.num_layer_parameters + 28 * plan.most_parameters
+    per_gpu = 2 * 64 * (2 * 80 * plan.num_layer_parameters - 256e6) + 28 * plan.most_parameters
     assert bound_of(plan, "memory") == pytest.approx(per_gpu / 3.35e12)
+    small = plan_of("tiny", tp=1, dp=8, micro_batch=1, zero_stage=0)  # its weights stay in the cache
+    assert bound_of(small, "memory") == pytest.approx(28 * small.most_parameters / 3.35e12)
 
 
 def test_a_node_sends_its_gradients_once_and_messages_between_stages():
     plan = plan_of("llama-3-70b", "h100-ndr-x4", tp=8, dp=4, micro_batch=1, recompute="none", zero_stage=1)
     layers = 80 * plan.num_layer_parameters
     assert bound_of(plan, "NICs") == pytest.approx(8 * 2 * layers * 3 / 4 / (8 * 50e9))
-    gathered = replace(plan, zero_stage=3)
-    assert bound_of(gathered, "NICs") == pytest.approx(16 * bound_of(plan, "NICs"))
+    gathered = replace(plan, zero_stage=3)  # which may go by chunk, with all micro-batches through one after the other
+    assert bound_of(gathered, "NICs") == bound_of(plan, "NICs")
     one_nic = replace(plan, cluster=replace(plan.cluster, nics_per_node=1))
     assert bound_of(one_nic, "1 NIC (") == pytest.approx(8 * bound_of(plan, "NICs"))
     staged = plan_of("llama-3-70b", "h100-ndr-x4", tp=8, pp=4, micro_batch=1, recompute="none", num_chunks=1)
@@ -78,7 +81,10 @@ def test_tensor_parallelism_gathers_over_nvlink():
     [
         ({"tp": 8, "micro_batch": 1}, "its products at the H100 SXM's peak of 989 TFLOP/s in bfloat16"),
         ({"length": 8, "micro_batch": 1, "tp": 1}, "weights and optimizer state through the H100 SXM's memory"),
-        ({"cluster": "h100-ndr-x16", "length": 64, "zero_stage": 3, "dp": 64, "tp": 1}, "sends or receives over its 8"),
+        (
+            {"cluster": "h100-ndr-x16", "length": 64, "zero_stage": 3, "dp": 64, "tp": 1},
+            "what a node sends over its 8 NICs",
+        ),
         ({"cluster": "a100-pcie", "tp": 8, "micro_batch": 1}, "what tp 8 gathers over PCIe"),
     ],
 )
@@ -131,7 +137,7 @@ def test_plans_say_how_near_the_cheapest_is_to_its_bound():
     least_s = bounds.least(plan_of(tp=8, micro_batch=1, recompute="none")).seconds
     plans = ws.plan("llama-3-8b", "dgx-h100", lambda plan: 1.25 * least_s, **choices)
     assert "The cheapest takes 1.25 times the least that the hardware allows" in plans.note
-    assert "19 published runs took at least 1.60 times, half of them over 2.28 times." in plans.note
+    assert "19 published runs took at least 1.60 times, half of them over 2.48 times." in plans.note
 
 
 def test_the_bound_of_a_model_with_experts_counts_those_of_a_token():

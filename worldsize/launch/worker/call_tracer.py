@@ -166,7 +166,7 @@ class _Tracer:
         try:
             call = self._call(number, op, arguments, payload, line_of(sys._getframe(2)))
             self._call_log.write(call)
-            if op == NEW_GROUP:  # it moves no data
+            if op == NEW_GROUP or _is_coalescing(arguments.get("group")):  # no data moves now
                 return number
             spans.calls.begin(call, arguments.get(payload) if payload else None, arguments.get("group"))
         except Exception:  # torch itself reports the error
@@ -196,6 +196,14 @@ class _Tracer:
             group=name[:MAX_WORD],
             members=_members_of(arguments)[:MAX_WORD] if op == NEW_GROUP else "",
         )
+
+
+def _is_coalescing(group: Any) -> bool:
+    """Whether torch only queues a group's calls now, and makes them together later."""
+    from torch.distributed import distributed_c10d
+
+    world = distributed_c10d._world
+    return (world.default_pg if group is None else group) in world.pg_coalesce_state
 
 
 def _members_of(arguments: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,7 @@ _ONE_BY_ONE = ("allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coales
 _PEERS = ("dst", "src", "root_rank")  # parameters, counted within the group
 _MOST_AWAITED = 10_000  # results that may wait for `wait_tensor`
 _KEY = "BackendSelect"
+_BACKWARD = "_engine_run_backward"  # torch's function that runs a backward pass
 
 _numbers = itertools.count(-1, -1)  # negative, so that they are nobody else's
 _missed = itertools.count()
@@ -127,13 +129,23 @@ def _follow(numbers: Sequence[int], result: Any, returned: Any) -> None:
     import torch
     import torch.distributed as dist
 
-    if torch._C._current_graph_task_id() >= 0:  # DDP waits at the end of backward, after the callbacks of others
+    if _is_of_reducer():  # DDP waits at the end of backward, after the callbacks of others
         torch.autograd.Variable._execution_engine.queue_callback(lambda: spans.calls.await_end(numbers))
     work = dist.Work.unbox(returned[-1] if isinstance(returned, tuple) else returned)
     work.get_future().add_done_callback(lambda _future: spans.calls.finish(numbers))
     if len(_awaited) > _MOST_AWAITED:
         _awaited.clear()
     _awaited.update({tensor.data_ptr(): list(numbers) for tensor in _flat(result)})
+
+
+def _is_of_reducer() -> bool:
+    """Whether DDP's reducer makes the call: from C++ in a backward pass that is not itself part of one."""
+    frame, num_passes = sys._getframe(3), 0  # below `_follow` and `recorded`
+    is_direct = frame is not None and frame.f_code.co_name == _BACKWARD
+    while frame is not None:
+        num_passes += frame.f_code.co_name == _BACKWARD
+        frame = frame.f_back
+    return is_direct and num_passes == 1
 
 
 def _noting_waits() -> Callable[..., Any]:
