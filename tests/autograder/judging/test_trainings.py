@@ -32,7 +32,9 @@ def test_only_weights_that_have_not_moved_are_said_not_to_have() -> None:
 
 def taken(*takes: tuple[int, int, int, int]) -> Trial:
     """A trial in which these samples were taken, each by (process, step, start, stop)."""
-    found = [Take(0, *place, float(time_s), process) for time_s, (process, *place) in enumerate(takes)]
+    found = [
+        Take(0, step, start, stop, float(time_s), process) for time_s, (process, step, start, stop) in enumerate(takes)
+    ]
     return Trial(TrainingResult(), TrainingRecord(takes=found), [])
 
 
