@@ -214,7 +214,7 @@ def _check_beside(op: str, ranks: Sequence[int], others: Sequence[Sequence[int]]
     if twice := [one for one, number in seen.items() if number > 1]:
         what = f"the message {twice[0]}" if op == "send" else f"rank {twice[0]}"
         raise ValueError(f"{what} is there several times; the groups of ranks and beside must be different ones")
-    for rank in {rank for group in groups for rank in group}:
+    for rank in (min(map(min, groups)), max(map(max, groups))):
         cluster.node_of(rank)
 
 

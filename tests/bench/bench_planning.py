@@ -51,5 +51,5 @@ def planning(scale: float) -> Iterator[Figure]:
 def _compute_and_bubble_s(plan: Plan) -> float:
     layer_flops = plan.num_micro_batch_tokens * plan.model.layer_flops(plan.length) / plan.tp
     passes = 4 if plan.recompute == "full" else 3
-    work_s = passes * layer_flops * max(plan.num_stage_layers) / 500e12
+    work_s = passes * layer_flops * max(plan.num_stage_layers) / 5e12  # so slow that every plan is possible
     return work_s * (plan.num_micro_batches + (plan.pp - 1) / plan.num_chunks)
