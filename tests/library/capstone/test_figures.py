@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from repository import ROOT
 
 from autograder.capstone.step_times import StepTimes, cost_of
 from worldsize import capstone, hardware
@@ -261,3 +262,8 @@ def test_goodput_of_centuries_is_that_of_years():
     """Simulating them would take minutes."""
     long = capstone.changed(GOOD, data__num_tokens=1e18, failures__away_s=0)
     assert capstone.run(long, lambda plan: 10.0).goodput_fraction == pytest.approx(0.94, abs=0.02)
+
+
+def test_one_nic_a_node_makes_the_step_as_much_longer_as_the_docs_say():
+    steps = [sum(parts_of(nodes__nics_per_node=num_nics).values()) for num_nics in (8, 1)]
+    assert f"takes {steps[1] / steps[0]:.1f} times as long" in (ROOT / "docs/capstone.md").read_text()
