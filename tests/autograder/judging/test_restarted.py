@@ -26,6 +26,8 @@ def take_on_rank(student, folder, spec):
     """Take the samples of all steps that have no file yet; refuse where an earlier process has left something."""
     import os
 
+    import torch.distributed as dist
+
     from worldsize.bench import open_samples
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -33,6 +35,7 @@ def take_on_rank(student, folder, spec):
     if os.path.exists(elsewhere):
         raise RuntimeError("a file of an earlier process is there")
     first, samples = len(os.listdir(folder)), open_samples(spec.task.batch_size, 0)
+    dist.barrier()  # no step is saved before every rank has counted those that are
     open(elsewhere, "w").close()
     for step in range(first, spec.task.num_steps):
         samples.take(step, rank * 4 // size, (rank + 1) * 4 // size)
