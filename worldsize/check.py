@@ -159,7 +159,7 @@ def _headline(error: Exception) -> str:
 
 def _place(error: Exception) -> str:
     """Quote the student's innermost line that led to the error."""
-    from worldsize.launch.protocol.source import own_lines, quote
+    from worldsize.source import own_lines, quote
 
     return "\n".join(quote(own_lines(traceback.extract_tb(error.__traceback__))[-1:]))
 

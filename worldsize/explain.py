@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from worldsize.launch.protocol.call_log import DONE, ISSUED, WAITING, Call
-from worldsize.launch.protocol.source import Line, own_lines
 from worldsize.launch.reports import text
 from worldsize.launch.reports.diagnosis import StoppedRank
+from worldsize.source import Line, own_lines
 from worldsize.units import format_ranks
 
 _RANK = re.compile(r"(\d+)\D*$")

@@ -8,7 +8,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
-    {"units", "files", "cores", "formulas", "event", "intervals", "timeline"},
+    {"units", "files", "cores", "formulas", "event", "intervals", "source", "timeline"},
     {"memory", "images", "text", "models", "framing", "message", "outages"},
     {"hardware"},
     {"gpus"},

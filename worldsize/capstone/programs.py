@@ -12,10 +12,10 @@ from typing import Any
 
 from worldsize.capstone.design import Design
 from worldsize.launch.protocol.failure import of_exception
-from worldsize.launch.protocol.source import quote
 from worldsize.outages import Policy
 from worldsize.planning import Plan
 from worldsize.planning.search import Cost
+from worldsize.source import quote
 
 
 class OtherPlan(ValueError):

@@ -10,7 +10,7 @@ from typing import Any
 
 from IPython.utils.capture import capture_output
 
-from worldsize.launch.protocol.source import own_lines
+from worldsize.source import own_lines
 
 _MOST_PRINTED = 2000
 

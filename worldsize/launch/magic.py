@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from worldsize.launch import command
 from worldsize.launch.launcher.scratch import ScratchFolder
-from worldsize.launch.protocol.source import CELL_FILE
 from worldsize.launch.reports.result import Run
+from worldsize.source import CELL_FILE
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -63,7 +63,7 @@ def run_cells(cells: list[tuple[str, str]]) -> StudentModule:
     """Run the cells in the student's module, and return it."""
     import sys
 
-    from worldsize.launch.protocol.source import remember_sources
+    from worldsize.source import remember_sources
 
     module = StudentModule()
     sys.modules["student"] = module

@@ -20,12 +20,12 @@ from worldsize.emulate.protocol.operations import OPERATIONS
 from worldsize.launch import RankFailed, RunTimeout
 from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, POINT_TO_POINT, WAITING, Call
 from worldsize.launch.protocol.failure import Failure, FailureCause
-from worldsize.launch.protocol.source import Line, quote
 from worldsize.launch.reports import diagnosis
 from worldsize.launch.reports.diagnosis import FAILED, RETURNED, RUNNING, StoppedRank
 from worldsize.launch.reports.result import End, Ending
 from worldsize.launch.reports.text import describe_hang
 from worldsize.message import parse
+from worldsize.source import Line, quote
 
 PROGRAMS = "/tmp/home/program"  # the folder of a submitted program in its sandbox
 _MAX_LINES = 6  # of a traceback that is shown

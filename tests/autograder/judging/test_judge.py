@@ -15,9 +15,9 @@ from autograder.judging.request import JudgeRequest, judge
 from worldsize.launch import RankFailed, RunTimeout
 from worldsize.launch.protocol.call_log import Call
 from worldsize.launch.protocol.failure import Failure, FailureCause
-from worldsize.launch.protocol.source import Line
 from worldsize.launch.reports.diagnosis import StoppedRank
 from worldsize.launch.reports.result import End, Ending
+from worldsize.source import Line
 
 pytestmark = needs_jail
 PASSED, WRONG, CRASHED = Outcome.PASSED, Outcome.WRONG, Outcome.CRASHED

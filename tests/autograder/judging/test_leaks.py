@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 import worldsize.launch.protocol.codec as codec
 from worldsize.launch.protocol import failure
-from worldsize.launch.protocol.source import Line
+from worldsize.source import Line
 
 def known():
     frame = sys._getframe(1)

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from worldsize.launch.protocol.call_log import DONE, ISSUED, WAITING, Call, CallLog
-from worldsize.launch.protocol.source import Line
 from worldsize.launch.worker import call_tracer
+from worldsize.source import Line
 
 LINE = Line("/tmp/train.py", 3, "step", "dist.all_reduce(x)")
 

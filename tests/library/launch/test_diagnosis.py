@@ -5,7 +5,6 @@ import pytest
 
 from worldsize.launch.protocol.call_log import BROKEN, DONE, WAITING, Call
 from worldsize.launch.protocol.failure import Failure, of_status
-from worldsize.launch.protocol.source import Line
 from worldsize.launch.reports import cures
 from worldsize.launch.reports.diagnosis import (
     FAILED,
@@ -18,6 +17,7 @@ from worldsize.launch.reports.diagnosis import (
     parting,
 )
 from worldsize.launch.reports.text import blame, describe_failure, describe_hang, held_up
+from worldsize.source import Line
 
 LINE = Line("/tmp/a.py", 3, "step", "f()")
 

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from launching import failed, run, values
 
 import worldsize as ws
+from worldsize import source
 from worldsize.emulate.launcher.server import Emulation
 from worldsize.emulate.launcher.simulator import Unanswered
 from worldsize.launch.display import live
@@ -30,7 +31,6 @@ from worldsize.launch.launcher import forked, forkserver, monitor
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.launcher.worker import Worker
 from worldsize.launch.launcher.worker_group import WorkerGroup
-from worldsize.launch.protocol import source
 from worldsize.launch.protocol.events import SentEvent
 from worldsize.launch.protocol.messages import Events, Joined
 from worldsize.launch.protocol.quota import Quota

@@ -25,9 +25,9 @@ from worldsize.launch.protocol.messages import (
     WorkingDirectory,
     read_from_rank,
 )
-from worldsize.launch.protocol.source import Line
 from worldsize.memory import KINDS, Holding, MemoryUse
 from worldsize.message import Message, pack_and_send, read, to_fields
+from worldsize.source import Line
 
 LINE = Line("/tmp/a.py", 3, "step", "f()")
 FAILURE = Failure(0, "KeyError", "'weights'", [LINE], 10)

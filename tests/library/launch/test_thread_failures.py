@@ -13,8 +13,8 @@ import worldsize as ws
 from worldsize.launch.display import live
 from worldsize.launch.display.view import Plain
 from worldsize.launch.protocol.failure import Failure
-from worldsize.launch.protocol.source import Line
 from worldsize.launch.reports.text import describe_threads
+from worldsize.source import Line
 
 
 def in_thread(fn, name):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
-from worldsize import hardware
+from worldsize import hardware, source
 from worldsize.cores import num_cores
 from worldsize.emulate.protocol.messages import Emulated
 from worldsize.launch.launcher.pickling import Carried
 from worldsize.launch.launcher.spec import Spec
-from worldsize.launch.protocol import source
 from worldsize.launch.protocol.messages import RunFunction, WorkingDirectory
 from worldsize.memory.capacity import Capacity
 

@@ -29,11 +29,11 @@ from worldsize.launch.protocol.messages import (
     read_from_rank,
 )
 from worldsize.launch.protocol.quota import EXCEEDED
-from worldsize.launch.protocol.source import Line
 from worldsize.launch.reports import diagnosis
 from worldsize.launch.reports.diagnosis import StoppedRank
 from worldsize.memory.use import MemoryUse
 from worldsize.message import Message, pack_and_send
+from worldsize.source import Line
 
 _CHUNK = 1 << 16  # bytes read at a time, which bounds the messages handled before the clock is checked again
 _MAX_EVENTS = 100_000  # kept per rank, which may send any number

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any, TypeGuard
 
 from worldsize.framing import read_fields
-from worldsize.launch.protocol.source import Line
 from worldsize.message import Word, parse, to_fields
+from worldsize.source import Line
 
 ISSUED, WAITING, DONE, BROKEN = "issued", "waiting", "done", "broken off"
 POINT_TO_POINT = ("send", "recv", "isend", "irecv")

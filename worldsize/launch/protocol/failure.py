@@ -14,7 +14,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from worldsize.launch.protocol.source import MAX_LINES, Line, cut_line, is_ours, own_lines
+from worldsize.source import MAX_LINES, Line, cut_line, is_ours, own_lines
 
 # torch's messages on a rank whose peer died: that rank is a victim, never the culprit; docs/patches.md lists the tests
 OF_GLOO = ("Connection closed by peer", "Read error", "Socket closed")

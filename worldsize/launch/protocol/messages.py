@@ -16,10 +16,10 @@ from worldsize.emulate.protocol.messages import Emulated
 from worldsize.launch.protocol.call_log import WAITING, Call
 from worldsize.launch.protocol.events import SentEvent
 from worldsize.launch.protocol.failure import Failure, FailureCause
-from worldsize.launch.protocol.source import MAX_LINES, Line
 from worldsize.memory.capacity import Capacity
 from worldsize.memory.use import MemoryUse
 from worldsize.message import Count, Finite, Message, Word, read
+from worldsize.source import MAX_LINES, Line
 
 MAX_EVENTS = 2_000  # in one message
 Span = tuple[Word, Word, Finite, Finite]  # name, kind, start and end in seconds of the monotonic clock

@@ -15,7 +15,7 @@ import time
 from traceback import FrameSummary
 
 from worldsize.launch.protocol.call_log import STACK_BYTES, STACK_START
-from worldsize.launch.protocol.source import Line, own_lines
+from worldsize.source import Line, own_lines
 
 # a real-time signal, signal(7), near the end, which programs use last; 0 where there are none
 SIGNAL = signal.SIGRTMAX - 9 if sys.platform == "linux" else 0

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from worldsize.launch.protocol.call_log import NEW_GROUP, WAITING, Call
-from worldsize.launch.protocol.source import Line, is_cell
 from worldsize.launch.reports.cures import EVERY_GROUP, EVERY_RANK, SAME_CALLS, SAME_SIZES, SAME_STEPS, SEND_FIRST, Cure
+from worldsize.source import Line, is_cell
 
 _LEAST_PARTED = 2  # collectives from different lines, up to the last, that show that calls have parted
 _MOST_STEPS = 4  # steps of a cycle that are described

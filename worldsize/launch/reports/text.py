@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 from worldsize.launch.protocol.call_log import Call
 from worldsize.launch.protocol.failure import Failure, FailureCause, order
-from worldsize.launch.protocol.source import Line, quote
 from worldsize.launch.reports import cures, diagnosis
 from worldsize.launch.reports.diagnosis import LOST, RETURNED, StoppedRank, name_ranks
+from worldsize.source import Line, quote
 
 NO_LOSS: Mapping[int, float] = MappingProxyType({})
 

@@ -17,9 +17,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, NEW_GROUP, POINT_TO_POINT, WAITING, Call, CallLog
-from worldsize.launch.protocol.source import Line, line_of
 from worldsize.launch.worker import spans
 from worldsize.message import MAX_WORD
+from worldsize.source import Line, line_of
 
 # each function, and the parameter with the tensor that it moves; functions that this torch lacks are skipped
 _PAYLOADS = {

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from worldsize import framing
+from worldsize import framing, source
 from worldsize.emulate.protocol.messages import Emulated
-from worldsize.launch.protocol import codec, failure, source, stack_dump
+from worldsize.launch.protocol import codec, failure, stack_dump
 from worldsize.launch.protocol.call_log import CallLog
 from worldsize.launch.protocol.messages import (
     Begin,

@@ -20,7 +20,7 @@ MAX_LINES, _MAX_TEXT, _MAX_NAME = (
     1000,
 )  # lines and characters; a deep recursion would hide the rest of a report
 _MAX_SOURCES = 1 << 19  # characters of cells sent to each rank, in one header
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+_PACKAGE = os.path.dirname(__file__) + os.sep
 
 
 @dataclass(frozen=True)
