@@ -9,12 +9,12 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
     {"units", "files", "cores", "formulas", "event", "intervals", "source", "timeline"},
-    {"memory", "images", "text", "models", "framing", "message", "outages"},
+    {"audit", "memory", "images", "text", "models", "framing", "message", "outages"},
     {"hardware"},
     {"gpus"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},
-    {"check", "draw", "explain", "paper"},
+    {"audit_command", "check", "draw", "explain", "paper"},
     {"explore", "bench", "quiz", "ledger", "pages", "planning"},
     {"__main__", "calibrate", "capstone", "course"},
 ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from worldsize import hardware
 from worldsize.hardware import Cluster
 from worldsize.launch.display import live
 from worldsize.launch.launcher import arguments, elastic
+from worldsize.launch.launcher.auditing import audited
 from worldsize.launch.launcher.flags import Flags
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.reports.result import Run
@@ -28,6 +30,7 @@ def run_script(
     env: dict[str, str],
     echo: bool,
     cluster: Cluster | str | None = None,
+    audit: bool | int = False,
 ) -> Run:
     """Run a script with torchrun's flags as written in a shell; everything else is as in `worldsize.torchrun`."""
     arguments.refuse_bad_timeout(timeout_s, stalled_s)
@@ -36,7 +39,10 @@ def run_script(
     refuse_no_script(script)
     command = [os.fspath(script), *args]
     if cluster is None:
-        return _without_values(elastic.run_script(flags, command, timeout_s, stalled_s, env, live.choose_view(echo)))
+        view = live.choose_view(echo)
+        return _without_values(
+            audited(audit, env, lambda env: elastic.run_script(flags, command, timeout_s, stalled_s, dict(env), view))
+        )
     spec = Spec(
         fn=run_as_main.play_joined,
         args=tuple(command),
@@ -47,7 +53,7 @@ def run_script(
         echo=echo,
         cluster=cluster,
     )
-    return _without_values(launch(spec))
+    return _without_values(audited(audit, env, lambda env: launch(replace(spec, env=env))))
 
 
 def _without_values(run: Run) -> Run:

@@ -10,6 +10,7 @@ from worldsize.faults import Fault
 from worldsize.hardware import Cluster
 from worldsize.launch.display import live
 from worldsize.launch.launcher import arguments, elastic, forked
+from worldsize.launch.launcher.auditing import audited
 from worldsize.launch.launcher.pickling import carry
 from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.reports.result import Run
@@ -29,6 +30,7 @@ def run(
     compute: str | float = "flops",
     faults: Sequence[Fault] = (),
     memory: bool = False,
+    audit: bool | int = False,
 ) -> Run:
     """Run `fn(*args, *each[rank])` on `world_size` ranks, each in its own process.
 
@@ -47,6 +49,9 @@ def run(
     With `memory`, the run's `memory` shows per rank the bytes that its tensors held, and what filled the peak. On an
     emulated cluster, a rank whose tensors need more memory than the cluster's GPU has then fails.
 
+    With `audit`, ranks are observed, and the run's `audit` names silent faults: what trains and is wrong. A number k
+    looks at every k-th optimizer step only, which costs less.
+
     Raises:
         ValueError: an argument is wrong, this machine cannot hold that many ranks, or the function cannot be pickled.
         RankFailed: a rank raised, exited or was killed; names the culprit.
@@ -54,23 +59,22 @@ def run(
             not done waited in one call, its own or torch's; says who waits for whom.
         RunStopped: the stop button was pressed.
     """
-    return launch(
-        Spec(
-            fn=fn,
-            args=args,
-            world_size=world_size,
-            each=each,
-            backend=backend,
-            timeout_s=timeout_s,
-            stalled_s=stalled_s,
-            echo=echo,
-            cluster=cluster,
-            allow=allow,
-            compute=compute,
-            faults=faults,
-            memory=memory,
-        )
+    spec = Spec(
+        fn=fn,
+        args=args,
+        world_size=world_size,
+        each=each,
+        backend=backend,
+        timeout_s=timeout_s,
+        stalled_s=stalled_s,
+        echo=echo,
+        cluster=cluster,
+        allow=allow,
+        compute=compute,
+        faults=faults,
+        memory=memory,
     )
+    return audited(audit, spec.env, lambda env: launch(replace(spec, env=env)))
 
 
 def launch(spec: Spec) -> Run:

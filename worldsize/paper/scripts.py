@@ -25,6 +25,7 @@ def torchrun(
     echo: bool = True,
     cluster: Cluster | str | None = None,
     paper: Literal[False] = False,
+    audit: bool | int = False,
     **flags: str | int | bool,
 ) -> Run: ...
 
@@ -39,6 +40,7 @@ def torchrun(
     echo: bool = True,
     cluster: Cluster | str | None = None,
     paper: Literal[True],
+    audit: Literal[False] = False,
     **flags: str | int | bool,
 ) -> PaperRun: ...
 
@@ -52,6 +54,7 @@ def torchrun(
     echo: bool = True,
     cluster: Cluster | str | None = None,
     paper: bool = False,
+    audit: bool | int = False,
     **flags: str | int | bool,
 ) -> Run | PaperRun:
     """Run `script` under torchrun and return its `Run`.
@@ -62,6 +65,8 @@ def torchrun(
     With `cluster`, such as "dgx-h100", it joins an emulated cluster, using all of its GPUs unless a flag says how many,
     and the run's timeline is in that cluster's virtual time. The script may be one for GPUs: `torch.cuda` answers as on
     that cluster, and CPU tensors stand for its tensors.
+
+    With `audit`, the run's `audit` names silent faults, as in `worldsize.run`.
 
     With `paper` as well, the script runs on paper as rank 0 of that many, as in `worldsize.paper`, whose result is
     returned.
@@ -76,7 +81,11 @@ def torchrun(
     """
     words = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in flags.items()]
     if not paper:
-        return command.run_script(words, script, list(args), timeout_s, stalled_s, dict(env or {}), echo, cluster)
+        return command.run_script(
+            words, script, list(args), timeout_s, stalled_s, dict(env or {}), echo, cluster, audit
+        )
+    if audit:
+        raise ValueError("a script on paper moves no numbers that could be audited; leave out audit or paper")
     if cluster is None:
         raise ValueError('a script on paper needs a cluster on which it is priced, such as cluster="dgx-h100"')
     command.refuse_no_script(script)

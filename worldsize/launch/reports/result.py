@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+from worldsize.audit import Audit
 from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.launch.protocol.failure import Failure
 from worldsize.launch.reports.diagnosis import StoppedRank
@@ -26,7 +27,8 @@ class Run:
     that ended with an exception, with its line. `lost_s` maps each rank that the others heard was lost, a `LostRank`,
     to the virtual time of its loss; its value is None and its `memory` empty. `exchanges` are the messages and
     collectives with their data, if the run kept them. `unawaited` names the sends and receives among each rank's last
-    calls that it started and never waited for, with their lines.
+    calls that it started and never waited for, with their lines. `audit` is what an audit of
+    the run found.
     """
 
     values: list[Any]
@@ -44,6 +46,7 @@ class Run:
     lost_s: dict[int, float] = field(default_factory=dict, repr=False)
     exchanges: list[Exchange] = field(default_factory=list, repr=False)
     unawaited: list[str] = field(default_factory=list, repr=False)
+    audit: Audit | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         again = f", {self.restarts} restart{'s' if self.restarts > 1 else ''}" if self.restarts else ""
@@ -55,7 +58,8 @@ class Run:
             )
         lost = "".join(f", rank {rank} lost at {time_s:g} s" for rank, time_s in self.lost_s.items())
         headline = f"Run({len(self.output)} ranks on {where}, {took}{again}{lost})"
-        return "\n".join([headline, *(f"Warning: {warning}" for warning in self.warnings)])
+        audit = [] if self.audit is None else [repr(self.audit)]
+        return "\n".join([headline, *(f"Warning: {warning}" for warning in self.warnings), *audit])
 
 
 class End(Enum):
@@ -94,6 +98,7 @@ class RunError(RuntimeError):
         super().__init__(report)
         self.failures, self.output, self.standings = list(failures), list(output), list(standings)
         self.ending = ending
+        self.audit: Audit | None = None  # of an audited run
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython prints: the report, without the launcher's own frames."""

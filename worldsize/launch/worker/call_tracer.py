@@ -52,6 +52,7 @@ _PAUSE_S = 0.05
 _noted_ns: deque[list[int]] = deque(maxlen=1000)  # start and end of the last logged calls
 _installed: _Tracer | None = None
 _refuses_gaps = False
+listeners: list[Any] = []  # objects that hear of each logged call: `before`, `after` and `waited`
 
 
 class _Inside(threading.local):
@@ -112,7 +113,12 @@ class _Tracer:
             with _During(self, number) as call:
                 if op not in POINT_TO_POINT and payload:
                     _note_gaps(op, arguments.get(payload))
+                for listener in listeners:
+                    listener.before(op, arguments, arguments.get(payload) if payload else None)
                 work = fn(*args, **kwargs)
+                for listener in listeners:
+                    tensors = arguments.get(payload) if payload else None
+                    listener.after(op, arguments, tensors, work if isinstance(work, self._work_type) else None)
                 if isinstance(work, self._work_type):
                     self._issued[work] = number
                     call.state = ISSUED
@@ -149,6 +155,8 @@ class _Tracer:
 
     def waiting(self, work: Any) -> AbstractContextManager[Any]:
         """Return the context in which a wait runs, which logs its start and its end."""
+        for listener in listeners:
+            listener.waited(work)
         number = None if self._inside.yes else self._issued.get(work)
         if number is None:
             return nullcontext()

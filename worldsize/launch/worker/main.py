@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from worldsize import framing, source
+from worldsize.audit import observers
 from worldsize.emulate.protocol.messages import Emulated
 from worldsize.launch.protocol import codec, failure, stack_dump
 from worldsize.launch.protocol.call_log import CallLog
@@ -126,7 +127,7 @@ def serve(
         start_s = time.monotonic()
         link.meanwhile = membership.flush
         try:
-            with _counted(job) as meter:
+            with _counted(job) as meter, audited():
                 value = _work(assignment.payload)
         finally:
             membership.flush()  # other ranks may wait for these posts, however this rank ends
@@ -248,6 +249,13 @@ def _counted(job: RunFunction) -> contextlib.AbstractContextManager[MemoryMeter 
     from worldsize.memory.meter import MemoryMeter
 
     return MemoryMeter(capacity=job.capacity)
+
+
+def audited() -> contextlib.AbstractContextManager[None]:
+    """The context in which this rank's program is observed, if its environment asks for an audit."""
+    if not observers.is_asked_for():
+        return contextlib.nullcontext()
+    return observers.observing(call_tracer.listeners)
 
 
 def _work(payload: list[bytes]) -> Any:

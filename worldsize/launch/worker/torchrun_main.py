@@ -67,7 +67,8 @@ def _run_script(link: worker.LauncherLink) -> int:
     """The exit code of the script, once the launcher has a report of how it went."""
     start_s = time.monotonic()
     try:
-        has_joined = play(*sys.argv[1:])
+        with worker.audited():
+            has_joined = play(*sys.argv[1:])
     except SystemExit as leave:
         link.report(leave)
         return leave.code if isinstance(leave.code, int) else 1

@@ -1,0 +1,98 @@
+"""The notes that a rank writes during an audited run, a JSON line each, and their reader."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from worldsize.source import Line, line_of
+
+FOLDER, EVERY = "WORLDSIZE_AUDIT", "WORLDSIZE_AUDIT_EVERY"  # environment variables of an audited rank
+_MOST_NOTES = 100_000  # of a rank
+
+
+@dataclass(frozen=True)
+class Note:
+    """One observation: of which kind, on which rank, at which optimizer step (counted from 1), on which line."""
+
+    kind: str
+    rank: int
+    step: int
+    line: Line | None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.about[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return what is noted under a name, if anything is."""
+        return self.about.get(name, default)
+
+
+class Notebook:
+    """A rank's file of notes; `step` is the optimizer step that is in progress."""
+
+    def __init__(self, folder: str, rank: int, world_size: int) -> None:
+        self.rank, self.world_size, self.step = rank, world_size, 1
+        self._pid, self._num_notes = os.getpid(), 0
+        self._file: IO[str] = open(Path(folder) / f"rank{rank}.jsonl", "w", encoding="utf-8")  # noqa: SIM115
+        self.say("started", world_size=world_size)
+
+    def say(self, kind: str, line: Line | None = None, /, **about: Any) -> None:
+        """Write a note, by default with the line of the program that is running."""
+        if os.getpid() != self._pid or self._num_notes >= _MOST_NOTES:  # in a worker of a data loader, or full
+            return
+        self._num_notes += 1
+        line = line or line_of(sys._getframe(1))
+        where = [line.filename, line.number, line.function, line.text] if line else None
+        self._file.write(json.dumps({"kind": kind, "step": self.step, "line": where, "about": about}) + "\n")
+
+    def flush(self) -> None:
+        """Make what has been noted readable, however this process ends."""
+        if os.getpid() == self._pid:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Write the last notes; later ones are dropped."""
+        if os.getpid() == self._pid:
+            self._num_notes = _MOST_NOTES
+            self._file.close()
+
+
+@dataclass(frozen=True)
+class RankNotes:
+    """All notes of one rank, in their order."""
+
+    rank: int
+    notes: list[Note]
+
+    def of(self, kind: str) -> list[Note]:
+        """The rank's notes of one kind."""
+        return [note for note in self.notes if note.kind == kind]
+
+
+def read(folder: str | os.PathLike[str]) -> list[RankNotes]:
+    """Read the notes of all ranks.
+
+    Raises:
+        ValueError: there are none.
+    """
+    files = {int(path.stem.removeprefix("rank")): path for path in Path(folder).glob("rank*.jsonl")}
+    if not files:
+        raise ValueError(f"{os.fspath(folder)} has no notes of an audited run; was it the folder of this run?")
+    return [RankNotes(rank, list(_notes(rank, files[rank]))) for rank in sorted(files)]
+
+
+def _notes(rank: int, path: Path) -> Iterator[Note]:
+    with path.open(encoding="utf-8") as file:
+        for text in file:
+            if not text.endswith("\n"):  # the rank was killed while it wrote
+                return
+            note = json.loads(text)
+            line = Line(*note["line"]) if note["line"] else None
+            yield Note(note["kind"], rank, note["step"], line, note["about"])

@@ -1,0 +1,99 @@
+"""Observer of saved and loaded states."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from worldsize.audit.names import Names
+from worldsize.audit.notes import Notebook
+from worldsize.audit.observers.patching import quietly, replace
+from worldsize.source import line_of
+
+
+class SavingObserver:
+    """An observer of who saves what, and of what a state is loaded into."""
+
+    def __init__(self, notebook: Notebook, names: Names) -> None:
+        self._notebook, self._names = notebook, names
+
+    def install(self, stack: contextlib.ExitStack) -> None:
+        """Observe until the stack is closed."""
+        replace(stack, torch, "save", self._wrap_save)
+        replace(stack, nn.Module, "load_state_dict", self._wrap_load)
+        replace(stack, torch.optim.Optimizer, "load_state_dict", self._wrap_load_optimizer)
+        with contextlib.suppress(Exception):
+            import torch.distributed.checkpoint as dcp
+            from torch.distributed.checkpoint import state_dict_loader
+
+            replace(stack, dcp, "load", self._wrap_dcp_load)
+            replace(stack, state_dict_loader, "load", self._wrap_dcp_load)
+
+    def _wrap_save(self, save: Callable[..., Any]) -> Callable[..., Any]:
+        def saved(obj: Any, *args: Any, **kwargs: Any) -> Any:
+            with quietly():
+                tensors = [one for one in tree_leaves(obj) if isinstance(one, torch.Tensor)]
+                shards = [one for one in tensors if any(not p.is_replicate() for p in getattr(one, "placements", ()))]
+                local = [self._names.of(one) for one in tensors if not hasattr(one, "placements")]
+                ranks = []
+                if shards:
+                    ranks = list(getattr(shards[0], "device_mesh").mesh.flatten().tolist())  # noqa: B009
+                where = args[0] if args else kwargs.get("f")
+                self._notebook.say(
+                    "saved",
+                    line_of(sys._getframe(1)),
+                    num_tensors=len(tensors),
+                    num_shards=len(shards),
+                    shard_ranks=ranks,
+                    file=str(where) if isinstance(where, str | bytes) or hasattr(where, "__fspath__") else "",
+                    names=[name for name in local if name][:3],
+                )
+            return save(obj, *args, **kwargs)
+
+        return saved
+
+    def _wrap_load(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        def loaded(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            result = load(module, state_dict, *args, **kwargs)
+            with quietly():
+                missing, unexpected = list(result.missing_keys), list(result.unexpected_keys)
+                about = {"missing": missing[:5], "unexpected": unexpected[:5], "num_missing": len(missing)}
+                about |= {
+                    "num_unexpected": len(unexpected),
+                    "num_keys": len(state_dict),
+                    "model": type(module).__name__,
+                }
+                self._notebook.say("loaded", line_of(sys._getframe(1)), **about)
+            return result
+
+        return loaded
+
+    def _wrap_load_optimizer(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        def loaded(optimizer: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            result = load(optimizer, state_dict, *args, **kwargs)
+            with quietly():
+                self._notebook.say("loaded optimizer", line_of(sys._getframe(1)), num_states=len(optimizer.state))
+            return result
+
+        return loaded
+
+    def _wrap_dcp_load(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        def loaded(state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            result = load(state_dict, *args, **kwargs)
+            with quietly():
+                empty = [str(key) for key, value in state_dict.items() if _is_unfilled(value)]
+                self._notebook.say("loaded by DCP", line_of(sys._getframe(1)), empty=empty)
+            return result
+
+        return loaded
+
+
+def _is_unfilled(value: Any) -> bool:
+    """Whether this is an optimizer's state dict without any state."""
+    return isinstance(value, dict) and "param_groups" in value and not value.get("state")

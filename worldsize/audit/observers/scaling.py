@@ -1,0 +1,75 @@
+"""Observer of loss scaling, clipping and the schedule of learning rates."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from worldsize.audit.names import Names
+from worldsize.audit.notes import Notebook
+from worldsize.audit.observers.patching import quietly, replace
+from worldsize.source import line_of
+
+
+class ScalingObserver:
+    """An observer of gradients that are clipped while they are scaled, and of norms of shards."""
+
+    def __init__(self, notebook: Notebook, names: Names) -> None:
+        self._notebook, self._names = notebook, names
+        self._is_scaled = False
+
+    def install(self, stack: contextlib.ExitStack) -> None:
+        """Observe until the stack is closed."""
+        scaler = torch.amp.GradScaler
+        replace(stack, scaler, "scale", self._wrap_scale)
+        for name in ("unscale_", "update"):
+            replace(stack, scaler, name, self._wrap_unscale)
+        for name in ("clip_grad_norm_", "clip_grad_value_", "get_total_norm"):
+            replace(stack, torch.nn.utils, name, self._wrap_clip)
+            replace(stack, torch.nn.utils.clip_grad, name, self._wrap_clip)
+
+    def _wrap_scale(self, scale: Callable[..., Any]) -> Callable[..., Any]:
+        def scaled(scaler: Any, outputs: Any) -> Any:
+            self._is_scaled = scaler.is_enabled()
+            return scale(scaler, outputs)
+
+        return scaled
+
+    def _wrap_unscale(self, unscale: Callable[..., Any]) -> Callable[..., Any]:
+        def unscaled(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            self._is_scaled = False
+            return unscale(scaler, *args, **kwargs)
+
+        return unscaled
+
+    def _wrap_clip(self, clip: Callable[..., Any]) -> Callable[..., Any]:
+        name = clip.__name__
+
+        def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            with quietly():
+                line = line_of(sys._getframe(1))
+                if self._is_scaled and name != "get_total_norm":
+                    self._notebook.say("clipped while scaled", line, function=name)
+                self._note_shards(name, parameters, line)
+            return clip(parameters, *args, **kwargs)
+
+        return clipped
+
+    def _note_shards(self, function: str, parameters: list[torch.Tensor], line: Any) -> None:
+        """Note plain tensors that are the local shards of DTensors."""
+        shards = {}
+        for name, parameter in self._names.parameters():
+            for one in (parameter, parameter.grad):
+                local = getattr(one, "_local_tensor", None)
+                if local is not None and "shard" in name:
+                    shards[local.data_ptr()] = name
+        local = [
+            shards[one.data_ptr()] for one in parameters if not hasattr(one, "placements") and one.data_ptr() in shards
+        ]
+        if local:
+            self._notebook.say("norm of shards", line, function=function, names=local[:3])

@@ -1,0 +1,112 @@
+"""The result of an audit, as text, HTML and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from worldsize.audit import notes, rules
+from worldsize.audit.finding import AuditFinding, Severity
+
+_COLOURS = {Severity.WRONG: "#b3261e", Severity.SUSPICIOUS: "#8a5a00", Severity.NOTE: "#44546a"}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found in a run, worst first; an empty list says that no rule found anything.
+
+    `num_steps` optimizer steps of `num_ranks` ranks were seen. `failures` are errors of the audit's own.
+    """
+
+    findings: Sequence[AuditFinding]
+    num_ranks: int
+    num_steps: int
+    failures: Sequence[str] = field(default=(), repr=False)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the program is certainly wrong."""
+        return any(finding.severity is Severity.WRONG for finding in self.findings)
+
+    def __repr__(self) -> str:
+        headline = f"Audit of {self.num_ranks} rank{'s' * (self.num_ranks != 1)}, {_steps(self.num_steps)}: "
+        if not self.findings:
+            return headline + "nothing found"
+        counts = {s: sum(finding.severity is s for finding in self.findings) for s in Severity}
+        headline += ", ".join(f"{count} {s.value}" for s, count in counts.items() if count)
+        return "\n\n".join([headline, *map(_text, self.findings)])
+
+    def _repr_html_(self) -> str:
+        return (
+            "".join(["<div>", *map(_html, self.findings), "</div>"])
+            if self.findings
+            else f"<p>{escape(repr(self))}</p>"
+        )
+
+    def to_json(self) -> str:
+        """The audit as a JSON object, for other programs."""
+        about = {"ranks": self.num_ranks, "steps": self.num_steps, "findings": [_fields(one) for one in self.findings]}
+        return json.dumps(about, indent=2)
+
+
+def audit_of(folder: str | os.PathLike[str]) -> Audit:
+    """Compare the notes that the ranks of a run left in a folder.
+
+    Raises:
+        ValueError: there are none.
+    """
+    ranks = notes.read(folder)
+    num_steps = max((note.step - 1 for one in ranks for note in one.of("ended")), default=0)
+    failures = [text for one in ranks for note in one.of("failures") for text in note["texts"]]
+    return Audit(rules.examine(ranks), len(ranks), num_steps, failures)
+
+
+def _steps(count: int) -> str:
+    return f"{count} optimizer step{'s' * (count != 1)}" if count else "no optimizer step"
+
+
+def _where(finding: AuditFinding, most_ranks: int = 8) -> str:
+    ranks = ", ".join(map(str, finding.ranks[:most_ranks])) + (", ..." if len(finding.ranks) > most_ranks else "")
+    parts = [str(finding.line) if finding.line else ""]
+    parts.append(f"rank{'s' * (len(finding.ranks) != 1)} {ranks}" if finding.ranks else "")
+    parts.append(f"step {finding.step}" if finding.step else "")
+    return "; ".join(filter(None, parts))
+
+
+def _text(finding: AuditFinding) -> str:
+    lines = [f"{finding.severity.value.upper()}: {finding.what}", f"  {_where(finding)}"]
+    if finding.line and finding.line.text:
+        lines.append(f"    {finding.line.text}")
+    lines += [f"  evidence: {finding.evidence}", f"  cure: {finding.cure}"]
+    return "\n".join(lines)
+
+
+def _html(finding: AuditFinding) -> str:
+    colour = _COLOURS[finding.severity]
+    code = f"<pre style='margin:2px 0'>{escape(finding.line.text)}</pre>" if finding.line and finding.line.text else ""
+    return (
+        f"<div style='border-left:4px solid {colour};padding:2px 10px;margin:8px 0'>"
+        f"<b style='color:{colour}'>{finding.severity.value}</b>: {escape(finding.what)}"
+        f"<div style='opacity:.75'>{escape(_where(finding))}</div>{code}"
+        f"<div>{escape(finding.evidence)}</div><div><b>Cure</b>: {escape(finding.cure)}</div></div>"
+    )
+
+
+def _fields(finding: AuditFinding) -> dict[str, Any]:
+    line = finding.line
+    return {
+        "kind": finding.kind,
+        "severity": finding.severity.value,
+        "what": finding.what,
+        "evidence": finding.evidence,
+        "cure": finding.cure,
+        "file": line.filename if line else None,
+        "line": line.number if line else None,
+        "ranks": list(finding.ranks),
+        "step": finding.step,
+        "name": finding.name or None,
+    }

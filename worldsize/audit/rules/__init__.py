@@ -1,0 +1,43 @@
+"""Rules: each compares the notes of all ranks and yields findings; none of them runs anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from worldsize.audit.finding import AuditFinding, Severity
+from worldsize.audit.notes import RankNotes
+from worldsize.audit.rules import calls, gradients, inputs, numbers, states, weights
+from worldsize.audit.rules.evidence import Evidence
+
+Rule = Callable[[Evidence], Iterator[AuditFinding]]
+_ORDER = list(Severity)
+# causes before what they cause
+RULES: tuple[Rule, ...] = (
+    *calls.RULES,
+    *gradients.RULES,
+    *inputs.RULES,
+    *numbers.RULES,
+    *states.RULES,
+    *weights.RULES,
+)
+
+
+def examine(ranks: Sequence[RankNotes]) -> list[AuditFinding]:
+    """Apply all rules to the notes of all ranks; return what they find, worst first, without its consequences."""
+    evidence = Evidence(ranks)
+    findings: list[AuditFinding] = []
+    for rule in RULES:
+        for finding in rule(evidence):
+            explained = {kind for earlier in findings for kind in earlier.explains}
+            if finding.kind in explained:
+                continue
+            known = next(
+                (i for i, one in enumerate(findings) if (one.kind, one.line) == (finding.kind, finding.line)), None
+            )
+            if known is None:
+                findings.append(finding)
+            else:  # on a different rank, or in a later step
+                on = tuple(sorted({*findings[known].ranks, *finding.ranks}))
+                findings[known] = replace(findings[known], ranks=on)
+    return sorted(findings, key=lambda finding: _ORDER.index(finding.severity))

@@ -1,0 +1,168 @@
+"""Rules on calls of torch.distributed: races, works nobody waited for, autograd, strides, and calls paired by luck."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from worldsize.audit.finding import AuditFinding, Severity
+from worldsize.audit.notes import Note
+from worldsize.audit.rules.evidence import Evidence, is_equal, ranks_text, short
+from worldsize.source import Line
+
+_PLAIN = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "reduce_scatter", "all_to_all")
+_CHANGING = ("all_reduce", "broadcast", "reduce", "reduce_scatter_tensor", "reduce_scatter")
+
+
+def races(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A tensor is read or written while a transfer that reads or writes it is under way."""
+    for note in evidence.all("race"):
+        started = Line(*note["started"]) if note["started"] else None
+        did = "writes" if note["is_write"] else "reads"
+        yield AuditFinding(
+            "race",
+            Severity.WRONG,
+            f"{note['operator']} {did} a tensor while {note['op']} is still moving it",
+            f"{note['op']} was started at {started} and had not been waited for",
+            "call wait() on the handle before the tensor is used; with NCCL the result may be right by luck",
+            note.line,
+            (note.rank,),
+            note.step,
+            explains=frozenset({"not waited for"}),
+        )
+
+
+def unawaited(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A handle that nobody waited for."""
+    for note in evidence.all("not waited for"):
+        is_send = note["op"] in ("isend", "send")
+        yield AuditFinding(
+            "not waited for",
+            Severity.SUSPICIOUS if is_send else Severity.WRONG,
+            f"nobody waited for {note['op']}",
+            "its handle was still open at the end of the program",
+            "keep the handle and call wait() on it before the tensor is used or freed",
+            note.line,
+            (note.rank,),
+        )
+
+
+def outside_autograd(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A collective on a tensor with a gradient function, which autograd does not see."""
+    for note in evidence.all("collective in backward"):
+        op, n = note["op"], evidence.world_size
+        if op in _CHANGING and note["is_followed"]:
+            yield AuditFinding(
+                "outside autograd",
+                Severity.WRONG,
+                f"{op} changes a tensor of the loss, and autograd does not see it: the gradient is the local one",
+                f"the backward pass went through this tensor as if {op} had not happened; if gradients are then "
+                f"averaged, they are 1/{n} of the true ones",
+                f"use torch.distributed.nn.functional.{op}, or communicate loss.detach() if the value is only logged",
+                note.line,
+                (note.rank,),
+                note.step,
+            )
+        elif op not in _CHANGING and op not in ("send", "isend") and not note["is_followed"]:
+            yield AuditFinding(
+                "outside autograd",
+                Severity.WRONG,
+                f"{op} sends a tensor that has a gradient function, and no gradient came back through it",
+                "the backward pass did not reach this tensor",
+                f"use torch.distributed.nn.functional.{op}, or put this rank's own tensor back among the results",
+                note.line,
+                (note.rank,),
+                note.step,
+            )
+
+
+def strides(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A tensor that is not contiguous, whose strides Gloo ignores."""
+    for note in evidence.all("call"):
+        if note.get("is_contiguous", True) or note["op"] not in _CHANGING:
+            continue
+        yield AuditFinding(
+            "not contiguous",
+            Severity.WRONG,
+            f"{note['op']} gets a tensor that is not contiguous",
+            f"its shape is {tuple(note['shape'])}; Gloo reads its memory from the start and ignores its strides, and "
+            "NCCL refuses it",
+            "communicate tensor.contiguous(), and copy what it receives back",
+            note.line,
+            (note.rank,),
+            note.step,
+            short(note.get("name", "")),
+        )
+
+
+def pairs(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Calls that pair up by luck: of a different step, or with a different tensor."""
+    for calls in _paired(evidence):
+        first = calls[min(calls)]
+        steps = {rank: call.step for rank, call in calls.items()}
+        names = {rank: call.get("name", "") for rank, call in calls.items()}
+        if len(set(steps.values())) > 1 and first["op"] in _PLAIN:
+            late = [rank for rank, step in steps.items() if step != max(steps.values())]
+            yield AuditFinding(
+                "paired by luck",
+                Severity.WRONG,
+                f"{first['op']} combines tensors of different steps",
+                ", ".join(f"rank {rank} is at step {step}" for rank, step in steps.items()),
+                f"let every rank make the same calls in every step: {ranks_text(late)} skipped a step",
+                calls[late[0]].line,
+                tuple(late),
+                min(steps.values()),
+                explains=frozenset({"weights differ", "gradients differ"}),
+            )
+            return
+        if len(set(names.values())) > 1 and all(names.values()):
+            yield AuditFinding(
+                "paired by luck",
+                Severity.WRONG,
+                f"{first['op']} combines different tensors",
+                "; ".join(f"rank {rank}'s {name}" for rank, name in names.items()),
+                "let every rank loop over the same tensors in the same order, with zeros where one has no gradient",
+                first.line,
+                tuple(calls),
+                first.step,
+                short(next(iter(names.values())).removeprefix("gradient of ").removeprefix("weight ")),
+                explains=frozenset({"weights differ", "gradients differ"}),
+            )
+            return
+
+
+def _paired(evidence: Evidence) -> Iterator[dict[int, Note]]:
+    """The n-th collective of each group on all its ranks, in order."""
+    by_group: defaultdict[tuple[int, ...], dict[int, list[Note]]] = defaultdict(lambda: defaultdict(list))
+    everybody = tuple(range(evidence.world_size))
+    for note in evidence.all("call"):
+        if note["op"] in _PLAIN and not note.get("is_torchs"):
+            by_group[tuple(note["group"] or everybody)][note.rank].append(note)
+    for group, of_ranks in by_group.items():
+        for n in range(min((len(of_ranks[rank]) for rank in group if rank in of_ranks), default=0)):
+            calls = {rank: of_ranks[rank][n] for rank in group if rank in of_ranks}
+            if len(calls) == len(group) > 1:
+                yield calls
+
+
+def biases(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A bias that every rank adds before the sum over ranks."""
+    for note in evidence.all("bias summed over ranks"):
+        moments = evidence.weights.get(note["name"], [])
+        if moments and len(moments[0][1]) > 1 and not is_equal(moments[0][1]):
+            continue
+        yield AuditFinding(
+            "bias summed",
+            Severity.WRONG,
+            f"every rank adds {short(note['name'])} before the sum over ranks, which then contains it "
+            f"{evidence.world_size} times, or trains it too slowly if it was divided",
+            "the bias is added to what all_reduce gets, and is the same on every rank",
+            "add the bias once, after the reduction",
+            note.line,
+            tuple(one.rank for one in evidence.ranks),
+            note.step,
+            short(note["name"]),
+        )
+
+
+RULES = (races, unawaited, outside_autograd, strides, pairs, biases)

@@ -1,0 +1,169 @@
+"""What rules ask of the notes of all ranks: the same moment on every rank, and which tensors are meant to be equal."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from worldsize.audit import sketches
+from worldsize.audit.notes import Note, RankNotes
+from worldsize.audit.sketches import Sketch
+
+ROUNDING = 1e-5  # relative difference of weights that reductions in a different order explain
+UNREDUCED = 1e-3  # relative difference of gradients that they do not explain
+OfRanks = Mapping[int, Sketch]  # rank -> sketch
+
+
+class Evidence:
+    """The notes of all ranks, read by moments."""
+
+    def __init__(self, ranks: Sequence[RankNotes]) -> None:
+        self.ranks = ranks
+        self.world_size = max([note["world_size"] for one in ranks for note in one.of("started")], default=len(ranks))
+
+    def all(self, kind: str) -> Iterator[Note]:
+        """The notes of one kind, of one rank after the other."""
+        for one in self.ranks:
+            yield from one.of(kind)
+
+    def first(self, kind: str) -> Note | None:
+        """The earliest note of one kind: of the earliest step, of the lowest rank."""
+        return min(self.all(kind), key=lambda note: (note.step, note.rank), default=None)
+
+    def together(self, kind: str) -> list[dict[int, Note]]:
+        """For each number n, the n-th note of one kind of every rank that has so many."""
+        lists = {one.rank: one.of(kind) for one in self.ranks}
+        most = max(map(len, lists.values()), default=0)
+        return [{rank: notes[n] for rank, notes in lists.items() if n < len(notes)} for n in range(most)]
+
+    @functools.cached_property
+    def steps(self) -> list[dict[int, Note]]:
+        """For each optimizer and each of its steps, the notes made before it on all ranks that took it."""
+        moments: defaultdict[tuple[int, int], dict[int, Note]] = defaultdict(dict)
+        for note in self.all("before step"):
+            moments[note["count"], note["optimizer"]][note.rank] = note
+        return [moments[key] for key in sorted(moments)]
+
+    @functools.cached_property
+    def local(self) -> dict[tuple[int, int], dict[str, Sketch]]:
+        """The gradients that the last backward pass before a step left, by rank and step."""
+        last: dict[tuple[int, int], dict[str, Sketch]] = {}
+        for note in self.all("gradients after backward"):
+            last[note.rank, note.step] = note["of"]
+        return last
+
+    @functools.cached_property
+    def weights(self) -> dict[str, list[tuple[int, OfRanks]]]:
+        """For each weight, the step and the sketches of its ranks, from the first moment to the end."""
+        moments: list[dict[int, tuple[int, Mapping[str, Sketch]]]] = []
+        start = self.together("weights before backward")
+        moments += [{rank: (note.step, note["of"]) for rank, note in of.items()} for of in start]
+        moments += [{rank: (note["count"], note["weights"]) for rank, note in of.items()} for of in self.steps]
+        end = self.together("weights at the end")[-1:]
+        moments += [{rank: (note.step, note["of"]) for rank, note in of.items()} for of in end]
+        return _by_name(moments)
+
+    @functools.cached_property
+    def buffers(self) -> dict[str, list[tuple[int, OfRanks]]]:
+        """The same for buffers."""
+        moments = [*self.together("buffers"), *self.together("buffers at the end")[-1:]]
+        return _by_name([{rank: (note.step, note["of"]) for rank, note in of.items()} for of in moments])
+
+    @functools.cached_property
+    def gradients(self) -> dict[str, list[tuple[int, OfRanks]]]:
+        """For each weight, its gradients before every step; without optimizers, after every backward pass."""
+        moments = [{rank: (note["count"], note["gradients"]) for rank, note in of.items()} for of in self.steps]
+        if not moments:
+            together = self.together("gradients after backward")
+            moments = [{rank: (note.step, note["of"]) for rank, note in of.items()} for of in together]
+        return _by_name(moments)
+
+    @functools.cached_property
+    def of_ddp(self) -> set[str]:
+        """The names of the weights that DDP reduces."""
+        return {name for note in self.all("DDP") for name in note["names"] if name}
+
+    @functools.cached_property
+    def reduced(self) -> set[str]:
+        """The names of weights whose gradients are reduced over ranks, as far as can be seen."""
+        names = set(self.of_ddp)
+        for note in self.all("call"):
+            if note.get("name", "").startswith("gradient of ") and "reduce" in note["op"]:
+                names.add(note["name"].removeprefix("gradient of "))
+        for name, moments in self.gradients.items():
+            if any(
+                len(of) > 1 and _has_content(of) and is_equal(of) and self._did_differ(name, s) for s, of in moments
+            ):
+                names.add(name)
+        return names
+
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether any gradient is reduced, by DDP, FSDP or the program itself."""
+        return bool(self.reduced) or any(note["mesh"] for note in self.all("forward"))
+
+    @functools.cached_property
+    def differ_by_design(self) -> set[str]:
+        """Names of modules that have a weight that was never equal on all ranks that have one."""
+        modules: set[str] = set()
+        for name, moments in self.weights.items():
+            if all(len(of) < 2 or not is_equal(of) for _, of in moments) and any(len(of) > 1 for _, of in moments):
+                modules.add(module_of(name))
+        return modules
+
+    @functools.cached_property
+    def is_expected(self) -> bool:
+        """Whether the program has said that ranks may differ."""
+        return any(note["is_expected"] for note in self.all("before step"))
+
+    def _did_differ(self, name: str, step: int) -> bool:
+        """Whether a gradient differed between ranks right after the backward pass of a step."""
+        of = {rank: named[name] for (rank, s), named in self.local.items() if s == step and name in named}
+        return len(of) > 1 and not is_equal(of, UNREDUCED)
+
+
+def _by_name(moments: Sequence[Mapping[int, tuple[int, Mapping[str, Sketch]]]]) -> dict[str, list[tuple[int, OfRanks]]]:
+    names: defaultdict[str, list[tuple[int, OfRanks]]] = defaultdict(list)
+    for moment in moments:
+        of_name: defaultdict[str, dict[int, Sketch]] = defaultdict(dict)
+        step = max((step for step, _ in moment.values()), default=0)
+        for rank, (_, named) in moment.items():
+            for name, one in named.items():
+                of_name[name][rank] = one
+        for name, of in of_name.items():
+            names[name].append((step, of))
+    return dict(names)
+
+
+def is_equal(of: OfRanks, tolerance: float = ROUNDING) -> bool:
+    """Whether all ranks have the same tensor, to within a relative difference."""
+    return sketches.spread(list(of.values())) <= tolerance
+
+
+def _has_content(of: OfRanks) -> bool:
+    return all(sketches.norm(one) > 0 for one in of.values())
+
+
+def module_of(name: str) -> str:
+    """The name of the module that a weight belongs to."""
+    return name.partition(" ")[0].rpartition(".")[0]
+
+
+def short(name: str) -> str:
+    """A weight's name without that of the outermost module's class."""
+    first, _, rest = name.partition(".")
+    return rest if rest and first[:1].isupper() else name
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Some names, and how many more there are."""
+    shown = ", ".join(map(short, names[:most]))
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks in words."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

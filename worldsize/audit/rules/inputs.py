@@ -1,0 +1,139 @@
+"""Rules on what enters a model: batches, their order, random draws, and what a loss is the mean of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from worldsize.audit import sketches
+from worldsize.audit.finding import AuditFinding, Severity
+from worldsize.audit.notes import Note
+from worldsize.audit.rules.evidence import Evidence, ranks_text
+
+
+def same_batch(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Every rank trains on the same batches."""
+    moments = [moment for moment in evidence.together("forward") if len(moment) == evidence.world_size > 1]
+    is_training = len(evidence.steps) > 1 or (len(moments) > 1 and not evidence.steps)
+    if not is_training or not evidence.is_data_parallel or evidence.differ_by_design:
+        return
+    if all(_is_data_parallel(moment) and _is_same_input(moment) for moment in moments):
+        first = moments[0]
+        note = first[min(first)]
+        loader = evidence.first("loader")
+        yield AuditFinding(
+            "same batch",
+            Severity.WRONG,
+            "every rank trains on the same batches",
+            f"what entered {note['model']} was equal on {ranks_text(sorted(first))} in each of {len(moments)} forward "
+            "passes",
+            "give each rank its own part: DistributedSampler, or a slice by rank",
+            loader.line if loader else note.line,
+            tuple(first),
+            note.step,
+        )
+
+
+def _is_data_parallel(moment: dict[int, Note]) -> bool:
+    return all(not note["mesh"] or len(note["mesh"]) == len(moment) for note in moment.values())
+
+
+def _is_same_input(moment: dict[int, Note]) -> bool:
+    inputs = [note["inputs"] for note in moment.values()]
+    has_content = any(sketches.norm(one) > 0 for one in inputs[0])
+    return has_content and all(one == inputs[0] for one in inputs[1:])
+
+
+def order(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A sampler that gives the same order in each epoch, or some samples twice in an evaluation."""
+    repeated = [note for note in evidence.all("sampler") if note["is_repeated"]]
+    if repeated:
+        note = repeated[0]
+        extra = f"; it also repeats {note['num_repeated']} of them" if note["num_repeated"] else ""
+        yield AuditFinding(
+            "same order",
+            Severity.WRONG,
+            "DistributedSampler gives the same order in every epoch",
+            f"it was iterated {max(n['count'] for n in repeated)} times with the same epoch, over "
+            f"{note['num_samples']} samples{extra}",
+            "call sampler.set_epoch(epoch) before each epoch's loop",
+            note.line,
+            tuple(sorted({n.rank for n in repeated})),
+            note.step,
+            "epoch",
+        )
+
+
+def copied_generators(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Workers of a loader that all draw from a copy of one generator."""
+    for note in evidence.all("loader"):
+        if note["num_workers"] > 1 and note["generator"] and not note["has_init"]:
+            yield AuditFinding(
+                "copied generator",
+                Severity.WRONG,
+                f"every worker of the loader draws from its own copy of {note['generator']}: the same random numbers",
+                f"{note['num_workers']} forked workers a rank, and no worker_init_fn",
+                "make the generator in the worker, seeded by rank and torch.utils.data.get_worker_info().seed",
+                note.line,
+                (note.rank,),
+                note.step,
+                note["generator"],
+            )
+
+
+def equal_draws(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Data-parallel ranks that draw the same dropout masks."""
+    moments = [moment for moment in evidence.together("forward") if len(moment) == evidence.world_size > 1]
+    if not moments or not evidence.is_data_parallel or evidence.differ_by_design:
+        return
+    notes = list(moments[0].values())
+    if all(note["draws"] for note in notes) and all(_same_draws(moment) for moment in moments):
+        yield AuditFinding(
+            "equal draws",
+            Severity.SUSPICIOUS,
+            "every rank drops the same elements in each forward pass",
+            f"torch's generator was in the same state on all ranks in all {len(moments)} forward passes",
+            "seed by rank after the model has been made: torch.manual_seed(seed + rank)",
+            notes[0].line,
+            tuple(moments[0]),
+            notes[0].step,
+            "torch's generator",
+        )
+
+
+def _same_draws(moment: dict[int, Note]) -> bool:
+    states = [note["generator"] for note in moment.values()]
+    return all(one == states[0] for one in states[1:]) and not _is_same_input(moment)
+
+
+def means_of_means(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Ranks average over different numbers of elements, and their gradients are averaged again."""
+    moments = [m for m in evidence.together("loss") if len(m) == evidence.world_size > 1]
+    uneven = [
+        moment
+        for moment in moments
+        if all(note["is_mean"] and note["count"] for note in moment.values())
+        and max(note["count"] for note in moment.values()) > 1.05 * min(note["count"] for note in moment.values())
+    ]
+    if not uneven or not evidence.is_data_parallel or evidence.differ_by_design:
+        return
+    moment = uneven[0]
+    counts = {rank: note["count"] for rank, note in moment.items()}
+    total = sum(counts.values())
+    mean = sum(note["value"] * counts[rank] for rank, note in moment.items()) / total
+    of_means = sum(note["value"] for note in moment.values()) / len(moment)
+    note = moment[min(moment)]
+    yield AuditFinding(
+        "mean of means",
+        Severity.WRONG if 2 * len(uneven) > len(moments) else Severity.SUSPICIOUS,
+        "ranks average the loss over different numbers of elements, and their gradients are averaged again",
+        f"{', '.join(f'rank {rank}: {count:g}' for rank, count in counts.items())}; the mean of the means is "
+        f"{of_means:.4g}, the mean over all elements {mean:.4g}",
+        "sum the losses, divide by the all-reduced number of elements, and multiply by the number of ranks",
+        note.line,
+        tuple(moment),
+        note.step,
+        "loss",
+    )
+
+
+RULES = (same_batch, order, copied_generators, equal_draws, means_of_means)

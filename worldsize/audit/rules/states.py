@@ -1,0 +1,269 @@
+"""Rules on states: optimizer settings, saved and loaded states, buffers, and work that changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from worldsize.audit import sketches
+from worldsize.audit.finding import AuditFinding, Severity
+from worldsize.audit.notes import Note
+from worldsize.audit.rules.evidence import Evidence, is_equal, listed, ranks_text, short
+
+
+def settings(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Optimizer settings that differ between ranks."""
+    for moment in evidence.steps:
+        if len(moment) < 2 or len({len(note["options"]) for note in moment.values()}) > 1:
+            continue
+        notes = list(moment.values())
+        if any(note["names"] != notes[0]["names"] for note in notes) or not _is_replicated(evidence, notes):
+            continue
+        for group, options in enumerate(notes[0]["options"]):
+            for name in options:
+                values = {note.rank: note["options"][group].get(name) for note in notes}
+                if len(set(values.values())) > 1:
+                    yield AuditFinding(
+                        "settings differ",
+                        Severity.WRONG,
+                        f"ranks step with a different {name}",
+                        ", ".join(f"rank {rank}: {value:.4g}" for rank, value in values.items()),
+                        "let all ranks compute it from the same values; a scheduler needs an all-reduced loss",
+                        notes[0].line,
+                        tuple(moment),
+                        notes[0].step,
+                        name,
+                        explains=frozenset({"weights differ"}),
+                    )
+                    return
+
+
+def _is_replicated(evidence: Evidence, notes: list[Note]) -> bool:
+    """Whether ranks hold the same weights, at first, so that they should step alike."""
+    names = [name for name in notes[0]["names"] if name and name in evidence.weights]
+    starts = [evidence.weights[name][0][1] for name in names]
+    is_alike = bool(starts) and all(len(of) < 2 or is_equal(of) for of in starts)
+    return is_alike and (evidence.is_data_parallel or any("shard" in name for name in names))
+
+
+def buffers(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Buffers, such as running means, that drift apart."""
+    if any(note["broadcasts_buffers"] for note in evidence.all("DDP")) or not evidence.is_data_parallel:
+        return
+    drifting = []
+    for name, moments in evidence.buffers.items():
+        known = [of for _, of in moments if len(of) > 1]
+        if len(known) > 1 and not any(is_equal(of, 1e-4) for of in known[1:]):
+            drifting.append((name, known[-1]))
+    if drifting:
+        name, last = drifting[0]
+        line = evidence.first("DDP") or evidence.first("before step")
+        yield AuditFinding(
+            "buffers differ",
+            Severity.WRONG,
+            f"buffers drift apart: {listed([one for one, _ in drifting])}",
+            f"at the end {short(name)} differs by {sketches.spread(list(last.values())):.1%} between ranks",
+            "convert BatchNorm to SyncBatchNorm, or keep DDP's broadcast_buffers=True",
+            line.line if line else None,
+            tuple(last),
+            None,
+            short(name),
+        )
+
+
+def saved(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A sharded state that only some of its ranks save, and files that several ranks write."""
+    by_line: dict[object, list[Note]] = {}
+    for note in evidence.all("saved"):
+        by_line.setdefault(note.line, []).append(note)
+    for notes in by_line.values():
+        ranks = {note.rank for note in notes}
+        holders = {rank for note in notes for rank in note["shard_ranks"]}
+        if missing := sorted(holders - ranks):
+            yield AuditFinding(
+                "saved in part",
+                Severity.WRONG,
+                f"{ranks_text(sorted(ranks))} saves shards of a state of which {ranks_text(missing)} holds the rest",
+                f"{max(note['num_shards'] for note in notes)} of {max(note['num_tensors'] for note in notes)} tensors "
+                "are shards",
+                "save with torch.distributed.checkpoint on all ranks, or gather the full state first",
+                notes[0].line,
+                tuple(sorted(ranks)),
+                notes[0].step,
+            )
+        files = {note["file"] for note in notes}
+        if len(ranks) > 1 and len(files) == 1 and "" not in files:
+            yield AuditFinding(
+                "same file",
+                Severity.WRONG if holders else Severity.SUSPICIOUS,
+                f"{ranks_text(sorted(ranks))} write the same file",
+                f"{files.pop()}",
+                "let rank 0 save, or put the rank into the file's name",
+                notes[0].line,
+                tuple(sorted(ranks)),
+                notes[0].step,
+            )
+
+
+def loaded(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A state that was loaded into nothing."""
+    for note in evidence.all("loaded"):
+        if note["num_keys"] and note["num_unexpected"] == note["num_keys"]:
+            example = f"the state has {note['unexpected'][0]}"
+            example += f", the module wants {note['missing'][0]}" if note["missing"] else ""
+            yield AuditFinding(
+                "loaded nothing",
+                Severity.WRONG,
+                f"no key of the state fits {note['model']}, and strict=False hides it",
+                f"{note['num_keys']} keys, {note['num_missing']} missing: {example}",
+                'strip or add the prefix ("module." of DDP, "_orig_mod." of compile), and load with strict=True',
+                note.line,
+                (note.rank,),
+                note.step,
+                note["unexpected"][0],
+            )
+        elif note["num_unexpected"] and note["num_missing"]:
+            yield AuditFinding(
+                "loaded in part",
+                Severity.SUSPICIOUS,
+                f"{note['num_unexpected']} keys of the state fit nothing in {note['model']}, and {note['num_missing']} "
+                "parameters keep their own values",
+                f"such as {note['unexpected'][0]}, and {note['missing'][0]}",
+                "load with strict=True, or name what may be missing",
+                note.line,
+                (note.rank,),
+                note.step,
+                note["missing"][0],
+            )
+    for note in evidence.all("loaded by DCP"):
+        if note["empty"]:
+            yield AuditFinding(
+                "loaded nothing",
+                Severity.WRONG,
+                f"the optimizer's state under {note['empty'][0]!r} was not loaded: the state dict given has no tensors",
+                "DCP fills what it is given, in place, and a new optimizer's state dict has no tensors",
+                "use get_state_dict and set_state_dict of torch.distributed.checkpoint.state_dict, which make it first",
+                note.line,
+                (note.rank,),
+                note.step,
+                note["empty"][0],
+            )
+
+
+def resumed(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A checkpoint from which the next step is not the one that was taken before."""
+    for one in evidence.ranks:
+        trained = [note for note in one.notes if note.kind in ("before step", "loaded", "loaded by DCP")]
+        for i, note in enumerate(trained):
+            if note.kind == "before step":
+                continue
+            after = next((n for n in trained[i + 1 :] if n.kind == "before step"), None)
+            earlier = [n for n in trained[:i] if n.kind == "before step"]
+            if (
+                after is None
+                or not earlier
+                or after["optimizer"] in {n["optimizer"] for n in earlier} - {after["optimizer"]}
+            ):
+                continue
+            before = next((n for n in reversed(earlier) if _same_weights(n, after)), None)
+            yield from _compare_resumed(note, before, after, earlier)
+            return
+
+
+def _compare_resumed(load: Note, before: Note | None, after: Note, earlier: list[Note]) -> Iterator[AuditFinding]:
+    had_state = before["has_state"] if before else any(note["has_state"] for note in earlier)
+    about: tuple[str, str, str, str] | None = None
+    if had_state and not after["has_state"] and after["optimizer"] != earlier[-1]["optimizer"]:
+        about = ("the optimizer's state", "it had state before the checkpoint and has none now", "optimizer", "wrong")
+    elif before and before["options"] != after["options"]:
+        changed = next(
+            (n for a, b in zip(before["options"], after["options"], strict=False) for n in a if a[n] != b.get(n)), "lr"
+        )
+        values = before["options"][0].get(changed), after["options"][0].get(changed)
+        about = (changed, f"it was {values[0]} and is {values[1]} in the first step after loading", changed, "wrong")
+    elif before and _bodies(before["gradients"]) != _bodies(after["gradients"]):
+        about = ("the same next batch", "from the same weights the first gradient differs", "data", "suspicious")
+    if about:
+        what, how, name, severity = about
+        yield AuditFinding(
+            "not resumed",
+            Severity(severity),
+            f"the run does not resume with {what}",
+            how,
+            "save and load the optimizer, the scheduler, the scaler, the sampler's position and the generators too",
+            load.line,
+            (load.rank,),
+            load.step,
+            name,
+        )
+
+
+def _bodies(named: dict[str, list[float]]) -> list[list[float]]:
+    return [[round(number, 4) for number in one] for one in named.values()]
+
+
+def _same_weights(one: Note, other: Note) -> bool:
+    mine, theirs = list(one["weights"].values()), list(other["weights"].values())
+    return len(mine) == len(theirs) and all(sketches.difference(a, b) < 1e-6 for a, b in zip(mine, theirs, strict=True))
+
+
+def useless(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Steps that change nothing, and parameters that never get a gradient."""
+    steps = [note for note in evidence.all("before step") if note.rank == evidence.ranks[0].rank]
+    if len(steps) < 2:
+        return
+    last: dict[str, list[float]] = {}
+    still: set[str] = {name for note in steps for name, one in note["gradients"].items() if sketches.norm(one) > 0}
+    for note in steps:
+        for name, one in note["weights"].items():
+            if name in last and last[name] != one:
+                still.discard(name)
+            last[name] = one
+    for note in evidence.ranks[0].of("weights at the end"):
+        still -= {name for name, one in note["of"].items() if name in last and last[name] != one}
+    moved = {name for name in last if name not in still}
+    if still and all(name in still for name, _ in _with_gradient(steps)):
+        rates = sorted({group.get("lr", 0.0) for note in steps for group in note["options"]})
+        yield AuditFinding(
+            "changes nothing",
+            Severity.WRONG,
+            f"{len(steps)} steps change none of the weights, though they have gradients",
+            f"learning rates: {', '.join(f'{rate:g}' for rate in rates)}",
+            "look at the learning rate and its schedule, and whether the optimizer holds the model's own tensors",
+            steps[0].line,
+            tuple(one.rank for one in evidence.ranks),
+            steps[0].step,
+            short(sorted(still)[0]),
+        )
+    elif still and moved:
+        yield AuditFinding(
+            "changes nothing",
+            Severity.SUSPICIOUS,
+            f"{listed(sorted(still))} get gradients and never change",
+            f"{len(moved)} other weights do",
+            "look at the learning rate of their group, and whether the optimizer holds the model's own tensors",
+            steps[0].line,
+            tuple(one.rank for one in evidence.ranks),
+            steps[0].step,
+            short(sorted(still)[0]),
+        )
+    never = set.intersection(*(set(note["without"]) for note in evidence.all("before step")))
+    never = {name for name in never if name}
+    if never and moved:
+        yield AuditFinding(
+            "never a gradient",
+            Severity.SUSPICIOUS,
+            f"{listed(sorted(never))} are in the optimizer and never get a gradient",
+            f"in {len(steps)} steps, on any rank",
+            "look for a detach(), a no_grad() or a branch that is never taken; or freeze them and leave them out",
+            steps[0].line,
+            tuple(one.rank for one in evidence.ranks),
+            steps[0].step,
+            short(sorted(never)[0]),
+        )
+
+
+def _with_gradient(steps: list[Note]) -> list[tuple[str, list[float]]]:
+    return [(name, one) for note in steps for name, one in note["gradients"].items() if sketches.norm(one) > 0]
+
+
+RULES = (settings, buffers, saved, loaded, resumed, useless)
