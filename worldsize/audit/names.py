@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+_MOST_KEPT = 8  # modules that are kept to the end of the program
 
 
 class Names:
@@ -23,6 +25,7 @@ class Names:
         self._sharded: dict[str, weakref.ref[torch.Tensor]] = {}  # name -> DTensor
         self._gathered: dict[int, weakref.ref[torch.Tensor]] = {}
         self._roots: dict[int, tuple[str, weakref.ref[nn.Module]]] = {}
+        self._kept: deque[nn.Module] = deque(maxlen=_MOST_KEPT)  # what a function made is needed after its end
         self._counts: defaultdict[str, int] = defaultdict(int)
 
     def learn(self, root: nn.Module) -> None:
@@ -30,6 +33,8 @@ class Names:
         if isinstance(root, DistributedDataParallel):
             root = root.module
         prefix = self._prefix_of(root)
+        if all(one is not root for one in self._kept):
+            self._kept.append(root)
         for name, parameter in root.named_parameters():
             self.name(parameter, prefix + name)
 

@@ -38,12 +38,22 @@ class CallsObserver:
     def __init__(self, notebook: Notebook, names: Names, training: TrainingObserver) -> None:
         self._notebook, self._names, self._training = notebook, names, training
         self.pending: dict[int, PendingTransfer] = {}  # id of the work -> transfer
+        self._kinds: set[type] = set()
+        self._stack = contextlib.ExitStack()
         self._works: dict[int, Any] = {}
 
     def install(self, stack: contextlib.ExitStack) -> None:
         """Observe until the stack is closed."""
-        for name in ("get_future", "is_completed"):
-            replace(stack, distributed_c10d.Work, name, self._wrap_question)
+        self._stack = stack
+        self._watch_questions(distributed_c10d.Work)
+
+    def _watch_questions(self, kind: type) -> None:
+        """Hear of the questions after the end of works of this class, which may have methods of its own for them."""
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            for name in ("get_future", "is_completed"):
+                if name in vars(kind):
+                    replace(self._stack, kind, name, self._wrap_question)
 
     def _wrap_question(self, ask: Callable[..., Any]) -> Callable[..., Any]:
         def asked(work: Any, *args: Any) -> Any:
@@ -88,6 +98,7 @@ class CallsObserver:
                 made = arguments.get(name)
                 tensors = [*tensors, *(made if isinstance(made, list | tuple) else [made])]
             known = [one for one in tensors if isinstance(one, torch.Tensor) and one.layout == torch.strided]
+            self._watch_questions(type(work))
             if len(self.pending) < _MOST_PENDING:
                 self.pending[id(work)] = PendingTransfer(op, line_of(sys._getframe(1)), known)
                 self._works[id(work)] = work

@@ -105,6 +105,8 @@ class TrainingObserver:
                 self._notebook.say("forward past DDP", model=type(module).__name__)
             if (self._depth == 1) and torch.is_grad_enabled() and module.training:
                 self._note_input(module, args)
+            if module._buffers and torch.is_grad_enabled() and module.training and self.is_due:
+                self._buffers("buffers", module)
 
     def _note_input(self, module: nn.Module, args: Any) -> None:
         inputs = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor) and one.numel() > 1]
@@ -282,7 +284,6 @@ class TrainingObserver:
                 has_state=any(len(optimizer.state.get(p, ())) for p in parameters),
                 is_expected=expecting.is_expected(),
             )
-            self._buffers("buffers")
             if self._local_lines:
                 line = next(iter(self._local_lines.values()))
                 self._notebook.say("step after no_sync", line)
@@ -306,11 +307,15 @@ class TrainingObserver:
 
     def _weights(self, kind: str) -> None:
         named = {name: self._sketched(one) for name, one in self._names.parameters() if _has_memory(one)}
-        self._notebook.say(kind, of=named)
+        matrices = [name for name, one in self._names.parameters() if one.dim() > 1]
+        self._notebook.say(kind, of=named, matrices=matrices)
 
-    def _buffers(self, kind: str) -> None:
-        if named := {name: sketch(buffer) for name, buffer in self._names.buffers()}:
-            self._notebook.say(kind, of=named)
+    def _buffers(self, kind: str, module: nn.Module | None = None) -> None:
+        """Note a module's own buffers, or those of all modules."""
+        own = None if module is None else {id(buffer) for buffer in module._buffers.values()}
+        buffers = [(name, one) for name, one in self._names.buffers() if own is None or id(one) in own]
+        if buffers:
+            self._notebook.say(kind, of={name: sketch(buffer) for name, buffer in buffers})
 
     def _sketched(self, tensor: torch.Tensor) -> list[float]:
         version = tensor._version, tensor.numel()

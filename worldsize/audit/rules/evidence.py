@@ -13,6 +13,7 @@ from worldsize.audit.sketches import Sketch
 ROUNDING = 1e-5  # relative difference of weights that reductions in a different order explain
 UNREDUCED = 1e-3  # relative difference of gradients that they do not explain
 OfRanks = Mapping[int, Sketch]  # rank -> sketch
+Moment = Mapping[int, tuple[int, Mapping[str, Sketch]]]  # rank -> step, name -> sketch
 
 
 class Evidence:
@@ -56,19 +57,19 @@ class Evidence:
     @functools.cached_property
     def weights(self) -> dict[str, list[tuple[int, OfRanks]]]:
         """For each weight, the step and the sketches of its ranks, from the first moment to the end."""
-        moments: list[dict[int, tuple[int, Mapping[str, Sketch]]]] = []
+        moments: list[Moment] = []
         start = self.together("weights before backward")
         moments += [{rank: (note.step, note["of"]) for rank, note in of.items()} for of in start]
         moments += [{rank: (note["count"], note["weights"]) for rank, note in of.items()} for of in self.steps]
         end = self.together("weights at the end")[-1:]
         moments += [{rank: (note.step, note["of"]) for rank, note in of.items()} for of in end]
-        return _by_name(moments)
+        return self._by_name(moments)
 
     @functools.cached_property
     def buffers(self) -> dict[str, list[tuple[int, OfRanks]]]:
         """The same for buffers."""
         moments = [*self.together("buffers"), *self.together("buffers at the end")[-1:]]
-        return _by_name([{rank: (note.step, note["of"]) for rank, note in of.items()} for of in moments])
+        return self._by_name([{rank: (note.step, note["of"]) for rank, note in of.items()} for of in moments])
 
     @functools.cached_property
     def gradients(self) -> dict[str, list[tuple[int, OfRanks]]]:
@@ -77,12 +78,12 @@ class Evidence:
         if not moments:
             together = self.together("gradients after backward")
             moments = [{rank: (note.step, note["of"]) for rank, note in of.items()} for of in together]
-        return _by_name(moments)
+        return self._by_name(moments)
 
     @functools.cached_property
     def of_ddp(self) -> set[str]:
         """The names of the weights that DDP reduces."""
-        return {name for note in self.all("DDP") for name in note["names"] if name}
+        return {self._key(note.rank, name) for note in self.all("DDP") for name in note["names"] if name}
 
     @functools.cached_property
     def reduced(self) -> set[str]:
@@ -90,7 +91,7 @@ class Evidence:
         names = set(self.of_ddp)
         for note in self.all("call"):
             if note.get("name", "").startswith("gradient of ") and "reduce" in note["op"]:
-                names.add(note["name"].removeprefix("gradient of "))
+                names.add(self._key(note.rank, note["name"].removeprefix("gradient of ")))
         for name, moments in self.gradients.items():
             if any(
                 len(of) > 1 and _has_content(of) and is_equal(of) and self._did_differ(name, s) for s, of in moments
@@ -113,27 +114,63 @@ class Evidence:
         return modules
 
     @functools.cached_property
+    def drifted(self) -> dict[str, tuple[tuple[int, OfRanks], tuple[int, OfRanks]]]:
+        """Weights that were equal on all ranks and never are again, with the first such moment and the last one."""
+        drifted = {}
+        for name, moments in self.weights.items():
+            known = [(step, of) for step, of in moments if len(of) > 1]
+            if len(known) < 2 or not is_equal(known[0][1]) or module_of(name) in self.differ_by_design:
+                continue
+            first = next((i for i, (_, of) in enumerate(known) if not is_equal(of)), None)
+            if first is not None and not any(is_equal(of) for _, of in known[first:]):
+                drifted[name] = known[first], known[-1]
+        return drifted
+
+    @functools.cached_property
     def is_expected(self) -> bool:
         """Whether the program has said that ranks may differ."""
         return any(note["is_expected"] for note in self.all("before step"))
 
     def _did_differ(self, name: str, step: int) -> bool:
         """Whether a gradient differed between ranks right after the backward pass of a step."""
-        of = {rank: named[name] for (rank, s), named in self.local.items() if s == step and name in named}
+        of = {
+            rank: one
+            for (rank, s), named in self.local.items()
+            for own, one in named.items()
+            if s == step and self._key(rank, own) == name
+        }
         return len(of) > 1 and not is_equal(of, UNREDUCED)
 
+    @functools.cached_property
+    def _groups(self) -> dict[tuple[int, str], str]:
+        """The groups over which gradients are reduced, by rank and name, where they are a part of all ranks."""
+        groups: dict[tuple[int, str], str] = {}
+        for note in self.all("DDP"):
+            if len(note["ranks"]) < self.world_size:
+                groups.update({(note.rank, name): f" of {ranks_text(note['ranks'])}" for name in note["names"]})
+        for note in self.all("call"):
+            is_gradient = note.get("name", "").startswith("gradient of ") and "reduce" in note["op"]
+            if is_gradient and note["group"] and len(note["group"]) < self.world_size:
+                own = note["name"].removeprefix("gradient of ")
+                groups[note.rank, own] = f" of {ranks_text(note['group'])}"
+        return groups
 
-def _by_name(moments: Sequence[Mapping[int, tuple[int, Mapping[str, Sketch]]]]) -> dict[str, list[tuple[int, OfRanks]]]:
-    names: defaultdict[str, list[tuple[int, OfRanks]]] = defaultdict(list)
-    for moment in moments:
-        of_name: defaultdict[str, dict[int, Sketch]] = defaultdict(dict)
-        step = max((step for step, _ in moment.values()), default=0)
-        for rank, (_, named) in moment.items():
-            for name, one in named.items():
-                of_name[name][rank] = one
-        for name, of in of_name.items():
-            names[name].append((step, of))
-    return dict(names)
+    def _key(self, rank: int, name: str) -> str:
+        """The name under which a rank's tensor is compared with those of other ranks."""
+        return name + self._groups.get((rank, name), "")
+
+    def _by_name(self, moments: Sequence[Moment]) -> dict[str, list[tuple[int, OfRanks]]]:
+        """For each name, the moments at which ranks have it."""
+        names: defaultdict[str, list[tuple[int, OfRanks]]] = defaultdict(list)
+        for moment in moments:
+            of_name: defaultdict[str, dict[int, Sketch]] = defaultdict(dict)
+            step = max((step for step, _ in moment.values()), default=0)
+            for rank, (_, named) in moment.items():
+                for name, one in named.items():
+                    of_name[self._key(rank, name)][rank] = one
+            for name, of in of_name.items():
+                names[name].append((step, of))
+        return dict(names)
 
 
 def is_equal(of: OfRanks, tolerance: float = ROUNDING) -> bool:
@@ -142,7 +179,7 @@ def is_equal(of: OfRanks, tolerance: float = ROUNDING) -> bool:
 
 
 def _has_content(of: OfRanks) -> bool:
-    return all(sketches.norm(one) > 0 for one in of.values())
+    return all(sketches.norm(one) > 0 and sketches.is_finite(one) for one in of.values())
 
 
 def module_of(name: str) -> str:
@@ -152,7 +189,7 @@ def module_of(name: str) -> str:
 
 def short(name: str) -> str:
     """A weight's name without that of the outermost module's class."""
-    first, _, rest = name.partition(".")
+    first, _, rest = name.partition(" of rank")[0].partition(".")
     return rest if rest and first[:1].isupper() else name
 
 

@@ -14,7 +14,9 @@ _DIFFER = frozenset({"weights differ", "gradients differ", "same weights trained
 
 def without_sync(evidence: Evidence) -> Iterator[AuditFinding]:
     """The optimizer steps although the last forward pass was inside `no_sync`."""
-    if (note := evidence.first("step after no_sync")) is None:
+    note = evidence.first("step after no_sync")
+    severity = Severity.WRONG if note else Severity.SUSPICIOUS
+    if note is None:
         for one in evidence.ranks:
             last = one.of("gradients after backward")[-1:]
             if last and last[0].get("unsynchronised") and one.of("no_sync") and _differs_at_the_end(evidence):
@@ -24,7 +26,7 @@ def without_sync(evidence: Evidence) -> Iterator[AuditFinding]:
         return
     yield AuditFinding(
         "inside no_sync",
-        Severity.WRONG,
+        severity,
         "the last forward pass before the step was inside no_sync, so DDP reduced nothing",
         "no_sync is read in the forward pass, not in backward()",
         "run the last micro-batch's forward pass outside no_sync()",
@@ -36,8 +38,11 @@ def without_sync(evidence: Evidence) -> Iterator[AuditFinding]:
 
 
 def _differs_at_the_end(evidence: Evidence) -> bool:
+    """Whether gradients differ between ranks at the end, of weights that no step has changed."""
     return any(
-        len(of) > 1 and not is_equal(of, UNREDUCED) for moments in evidence.gradients.values() for _, of in moments[-1:]
+        len(of) > 1 and not is_equal(of, UNREDUCED) and _is_unchanged(evidence, name)
+        for name, moments in evidence.gradients.items()
+        for _, of in moments[-1:]
     )
 
 
@@ -83,8 +88,13 @@ def not_in_list(evidence: Evidence) -> Iterator[AuditFinding]:
 
 def partly_reduced(evidence: Evidence) -> Iterator[AuditFinding]:
     """Some gradients are equal on all ranks and others, of equal weights, are not."""
-    different = [(name, at) for name, at in _different(evidence) if name not in evidence.reduced]
-    if not different or not evidence.reduced or evidence.is_expected:
+    roots = {name.partition(".")[0] for name in evidence.reduced}
+    different = [
+        (name, at)
+        for name, at in _different(evidence)
+        if name not in evidence.reduced and name in evidence.drifted and name.partition(".")[0] in roots
+    ]
+    if not different or evidence.is_expected:
         return
     name, (step, of) = different[0]
     yield AuditFinding(

@@ -13,7 +13,8 @@ from worldsize.audit.rules.evidence import Evidence, ranks_text
 def same_batch(evidence: Evidence) -> Iterator[AuditFinding]:
     """Every rank trains on the same batches."""
     moments = [moment for moment in evidence.together("forward") if len(moment) == evidence.world_size > 1]
-    is_training = len(evidence.steps) > 1 or (len(moments) > 1 and not evidence.steps)
+    contents = [next(iter(moment.values()))["inputs"] for moment in moments]
+    is_training = any(one != contents[0] for one in contents) and len(evidence.steps) != 1
     if not is_training or not evidence.is_data_parallel or evidence.differ_by_design:
         return
     if all(_is_data_parallel(moment) and _is_same_input(moment) for moment in moments):
@@ -116,6 +117,9 @@ def means_of_means(evidence: Evidence) -> Iterator[AuditFinding]:
     ]
     if not uneven or not evidence.is_data_parallel or evidence.differ_by_design:
         return
+    uneven = [moment for moment in uneven if _is_averaged(evidence, moment)]
+    if not uneven:
+        return
     moment = uneven[0]
     counts = {rank: note["count"] for rank, note in moment.items()}
     total = sum(counts.values())
@@ -134,6 +138,25 @@ def means_of_means(evidence: Evidence) -> Iterator[AuditFinding]:
         note.step,
         "loss",
     )
+
+
+def _is_averaged(evidence: Evidence, moment: dict[int, Note]) -> bool:
+    """Whether the gradients of this moment's losses are averaged with equal weights: by DDP, or as can be seen."""
+    if evidence.of_ddp:
+        return True
+    steps = {rank: note.step for rank, note in moment.items()}
+    for of in evidence.steps:
+        if any(rank not in of or of[rank].step != step for rank, step in steps.items()):
+            continue
+        for name in set.intersection(*(set(note["gradients"]) for note in of.values())):
+            local = [evidence.local.get((rank, step), {}).get(name) for rank, step in steps.items()]
+            known = [one for one in local if one is not None]
+            final = [of[rank]["gradients"][name] for rank in steps]
+            if len(known) < len(local) or sketches.spread(known) < 1e-3 or sketches.spread(final) > 1e-3:
+                continue
+            total = [1.0, *(sum(parts) for parts in zip(*(one[1:] for one in known), strict=True))]
+            return sketches.factor(final[0], total) is not None
+    return False
 
 
 RULES = (same_batch, order, copied_generators, equal_draws, means_of_means)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from worldsize.audit import sketches
 from worldsize.audit.finding import AuditFinding, Severity
-from worldsize.audit.rules.evidence import Evidence, is_equal, listed, module_of, ranks_text, short
+from worldsize.audit.rules.evidence import Evidence, is_equal, listed, ranks_text, short
 
 
 def starts(evidence: Evidence) -> Iterator[AuditFinding]:
@@ -36,14 +36,7 @@ def drift(evidence: Evidence) -> Iterator[AuditFinding]:
     """Weights that were equal on all ranks and never are again."""
     if evidence.is_expected:
         return
-    drifted = []
-    for name, moments in evidence.weights.items():
-        known = [(step, of) for step, of in moments if len(of) > 1]
-        if len(known) < 2 or not is_equal(known[0][1]) or module_of(name) in evidence.differ_by_design:
-            continue
-        first = next((i for i, (_, of) in enumerate(known) if not is_equal(of)), None)
-        if first is not None and not any(is_equal(of) for _, of in known[first:]):
-            drifted.append((name, known[first], known[-1]))
+    drifted = [(name, *ends) for name, ends in evidence.drifted.items()]
     if not drifted:
         return
     name, (step, of), (_, last) = min(drifted, key=lambda one: one[1][0])
@@ -68,11 +61,12 @@ def trained_apart(evidence: Evidence) -> Iterator[AuditFinding]:
     """Equal weights on several ranks, under any name, whose gradients are not added."""
     if evidence.reduced or evidence.is_expected or not any(n["op"] in ("send", "isend") for n in evidence.all("call")):
         return
+    matrices = {name for note in evidence.all("weights before backward") for name in note["matrices"]}
     held = [
         (rank, name, moments[0][1][rank])
         for name, moments in evidence.weights.items()
         for rank in moments[0][1]
-        if sketches.norm(moments[0][1][rank]) > 0
+        if sketches.norm(moments[0][1][rank]) > 0 and name in matrices
     ]
     for i, (rank, name, one) in enumerate(held):
         for other_rank, other_name, other in held[i + 1 :]:
