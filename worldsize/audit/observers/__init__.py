@@ -31,7 +31,7 @@ def observing(listeners: list[object]) -> Iterator[None]:
     notebook, names = Notebook(os.environ[FOLDER], rank, world_size), Names()
     training = TrainingObserver(notebook, names, int(os.environ.get(EVERY, "1")))
     calls = CallsObserver(notebook, names, training)
-    operators = OperatorsObserver(notebook, calls)
+    operators = OperatorsObserver(notebook, calls, training)
     recomputing = RecomputingObserver(notebook, operators)
     with contextlib.ExitStack() as stack:
         stack.callback(notebook.close)
@@ -44,5 +44,5 @@ def observing(listeners: list[object]) -> Iterator[None]:
         stack.callback(listeners.remove, calls)
         stack.enter_context(operators)
         stack.callback(training.finish)
-        stack.callback(calls.finish)
         yield
+        calls.finish()  # if the program did not fail

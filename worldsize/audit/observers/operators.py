@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from worldsize.audit.notes import Notebook
 from worldsize.audit.observers.communicating import CallsObserver, extent_of
 from worldsize.audit.observers.patching import quietly
+from worldsize.audit.observers.training import TrainingObserver
 from worldsize.source import Line, line_of
 
 _MOST_VALUES = 500  # `item()`s of a rank that are noted
@@ -22,9 +23,9 @@ _MOST_VALUES = 500  # `item()`s of a rank that are noted
 class OperatorsObserver(TorchDispatchMode):
     """A dispatch mode that passes every operator on unchanged."""
 
-    def __init__(self, notebook: Notebook, calls: CallsObserver) -> None:
+    def __init__(self, notebook: Notebook, calls: CallsObserver, training: TrainingObserver) -> None:
         super().__init__()
-        self._notebook, self._calls = notebook, calls
+        self._notebook, self._calls, self._training = notebook, calls, training
         self._num_values = 0
         self._first_bad: tuple[str, Line | None] | None = None
         self.recorders: list[list[tuple[str, float | None]]] = []  # of regions that will be recomputed
@@ -39,6 +40,8 @@ class OperatorsObserver(TorchDispatchMode):
             with quietly():
                 self._look_for_race(func, args, kwargs)
         result = func(*args, **kwargs)
+        if _is_fake((result,)):
+            return result
         caller = sys._getframe(1)
         with quietly():
             self._look_at(func, args, result, caller)
@@ -82,7 +85,7 @@ class OperatorsObserver(TorchDispatchMode):
             return
         if name in _NORMS and (shard := self._calls.shard_of(args[0])):
             self._notebook.say("norm of shards", line_of(caller), function=name.removeprefix("aten::"), names=[shard])
-        if func.namespace != "aten" or func.is_view:
+        if func.namespace != "aten" or func.is_view or not (self._training.is_due or self.recorders):
             return
         floating = [t for t in _tensors(result) if t.is_floating_point() and t.numel()]
         for recorder in self.recorders:
