@@ -266,8 +266,8 @@ class TrainingObserver:
                 return
             name_of = {id(p): self._names.of(p) for p in parameters}
             lost = [name_of[id(p)] for p in parameters if p.requires_grad and p.grad is None]
-            held = {id(p) for p in parameters}
-            outside = [n for n, p in self._names.parameters() if p.grad is not None and id(p) not in held]
+            held = {_address(p) for p in parameters}
+            outside = [n for n, p in self._names.parameters() if p.grad is not None and _address(p) not in held]
             options = [{k: v for k, v in g.items() if isinstance(v, int | float)} for g in optimizer.param_groups]
             self._notebook.say(
                 "before step",
@@ -323,6 +323,11 @@ class TrainingObserver:
         if cached is None or cached[0] != version:
             cached = self._sketches[id(tensor)] = version, sketch(tensor)
         return cached[1]
+
+
+def _address(parameter: torch.Tensor) -> int:
+    """Where a parameter's elements are: a DTensor may be made of one that an optimizer holds, as in DDP."""
+    return getattr(parameter, "_local_tensor", parameter).data_ptr()
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

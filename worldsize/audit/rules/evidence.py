@@ -131,6 +131,11 @@ class Evidence:
         """Whether the program has said that ranks may differ."""
         return any(note["is_expected"] for note in self.all("before step"))
 
+    def is_unchanged(self, name: str) -> bool:
+        """Whether a weight is at the end what it was at first."""
+        moments = self.weights.get(name, [])
+        return len(moments) < 2 or all(moments[0][1].get(rank) == one for rank, one in moments[-1][1].items())
+
     def _did_differ(self, name: str, step: int) -> bool:
         """Whether a gradient differed between ranks right after the backward pass of a step."""
         of = {

@@ -15,6 +15,8 @@ _DIFFER = frozenset({"weights differ", "gradients differ", "same weights trained
 def without_sync(evidence: Evidence) -> Iterator[AuditFinding]:
     """The optimizer steps although the last forward pass was inside `no_sync`."""
     note = evidence.first("step after no_sync")
+    if note and evidence.world_size > 1 and not any(name in evidence.of_ddp for name, _ in _different(evidence)):
+        return  # the program reduces by itself
     severity = Severity.WRONG if note else Severity.SUSPICIOUS
     if note is None:
         for one in evidence.ranks:
@@ -40,7 +42,7 @@ def without_sync(evidence: Evidence) -> Iterator[AuditFinding]:
 def _differs_at_the_end(evidence: Evidence) -> bool:
     """Whether gradients differ between ranks at the end, of weights that no step has changed."""
     return any(
-        len(of) > 1 and not is_equal(of, UNREDUCED) and _is_unchanged(evidence, name)
+        len(of) > 1 and not is_equal(of, UNREDUCED) and evidence.is_unchanged(name)
         for name, moments in evidence.gradients.items()
         for _, of in moments[-1:]
     )
@@ -181,8 +183,10 @@ def _factor(evidence: Evidence, kind: str, name: str, step: int, times: str, bec
 def orphans(evidence: Evidence) -> Iterator[AuditFinding]:
     """Gradients of parameters that no optimizer holds, and optimizers whose parameters get none."""
     held = {name for note in evidence.all("before step") for name in note["names"]}
+    roots = {name.partition(".")[0] for name in held if name and "." in name}
     outside = sorted({name for note in evidence.all("before step") for name in note["outside"] if name not in held})
-    outside = [name for name in outside if _is_unchanged(evidence, name)]
+    outside = [name for name in outside if name.partition(".")[0] in roots]
+    outside = [name for name in outside if evidence.is_unchanged(name)]
     first = evidence.first("before step")
     empty = [
         one.of("before step")[0]
@@ -219,11 +223,6 @@ def orphans(evidence: Evidence) -> Iterator[AuditFinding]:
             first.step,
             short(outside[0]),
         )
-
-
-def _is_unchanged(evidence: Evidence, name: str) -> bool:
-    moments = evidence.weights.get(name, [])
-    return len(moments) < 2 or all(moments[0][1].get(rank) == one for rank, one in moments[-1][1].items())
 
 
 def clipping(evidence: Evidence) -> Iterator[AuditFinding]:

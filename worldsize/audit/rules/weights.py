@@ -15,6 +15,8 @@ def starts(evidence: Evidence) -> Iterator[AuditFinding]:
     for name, moments in evidence.weights.items():
         of = moments[0][1]
         if len(of) > 1 and name in evidence.reduced and not is_equal(of) and not any(is_equal(o) for _, o in moments):
+            if evidence.is_unchanged(name):  # nothing is trained
+                continue
             different.append((name, of))
     if different and not evidence.is_expected:
         name, of = different[0]

@@ -44,6 +44,7 @@ _ONE_BY_ONE = ("allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coales
 _PEERS = ("dst", "src", "root_rank")  # parameters, counted within the group
 _MOST_AWAITED = 10_000  # results that may wait for `wait_tensor`
 _KEY = "BackendSelect"
+_PASSED_ON = ("__torch_dispatch__", "__call__", "_fn", "inner")  # by which a dispatch mode passes an operator on
 _BACKWARD = "_engine_run_backward"  # torch's function that runs a backward pass
 
 _numbers = itertools.count(-1, -1)  # negative, so that they are nobody else's
@@ -141,6 +142,8 @@ def _follow(numbers: Sequence[int], result: Any, returned: Any) -> None:
 def _is_of_reducer() -> bool:
     """Whether DDP's reducer makes the call: from C++ in a backward pass that is not itself part of one."""
     frame, num_passes = sys._getframe(3), 0  # below `_follow` and `recorded`
+    while frame is not None and frame.f_code.co_name in _PASSED_ON:
+        frame = frame.f_back
     is_direct = frame is not None and frame.f_code.co_name == _BACKWARD
     while frame is not None:
         num_passes += frame.f_code.co_name == _BACKWARD
