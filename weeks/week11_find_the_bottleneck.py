@@ -206,7 +206,7 @@ LEAVING = ("attention.output", "mlp.down")
 
 
 def replica(job):
-    """The model under DDP along dp, cut along tp as in week 8; and the rank's place on dp."""
+    """The model under DDP along dp, cut along tp as in week 8; its weights; the rank's place on dp."""
     axes = dict(job.axes)
     mesh = init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
     model = Transformer(SIZES, seed=seed)
@@ -218,10 +218,11 @@ def replica(job):
             parallelize_module(layer, mesh["tp"], plan)
     bucket_mb = job.bucket_bytes / 2**20
     ddp = DistributedDataParallel(model, device_mesh=mesh["dp"], bucket_cap_mb=bucket_mb)
+    parameters = list(ddp.parameters())  # after a forward pass torch 2.13 leaves out those cut along tp
     for _ in range(2):  # DDP has one bucket in its first step, and makes the others in the second
         ddp(torch.zeros(1, 1, dtype=torch.long)).sum().backward()
     ddp.zero_grad()
-    return ddp, mesh.get_local_rank("dp")
+    return ddp, parameters, mesh.get_local_rank("dp")
 
 
 # %% gradients
@@ -265,8 +266,7 @@ class Kernels(TorchDispatchMode):
 def train_step(job):
     """One step: the mean loss of this rank's tokens, the gradient's norm, the number of kernels."""
     torch.set_num_threads(1)
-    (ddp, place), loss = replica(job), 0.0
-    parameters = list(ddp.parameters())
+    (ddp, parameters, place), loss = replica(job), 0.0
     optimizer = torch.optim.AdamW(parameters, foreach=dict(job.axes)["tp"] == 1)
     with ws.span("ready", kind="data"):
         emulate.spend(1e-6)  # the mark from which the step counts
