@@ -89,7 +89,8 @@ class OperatorsObserver(TorchDispatchMode):
             return
         floating = [t for t in _tensors(result) if t.is_floating_point() and t.numel()]
         for recorder in self.recorders:
-            recorder.append((name, float(floating[0].detach().float().sum()) if floating else None))
+            has_value = bool(floating) and "empty" not in name
+            recorder.append((name, float(floating[0].detach().float().sum()) if has_value else None))
         if self._first_bad is None and floating and name not in _UNFILLED:
             self._look_for_bad(name, args, floating, caller)
 
