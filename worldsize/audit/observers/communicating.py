@@ -68,6 +68,7 @@ class CallsObserver:
 
     def before(self, op: str, arguments: Mapping[str, Any], payload: Any) -> None:
         """Note a call that is about to be made."""
+        self._training.forget()
         is_torchs = _is_torchs(sys._getframe(1))
         with quietly():
             tensor = payload[0] if isinstance(payload, list | tuple) and payload else payload
@@ -105,6 +106,7 @@ class CallsObserver:
 
     def waited(self, work: Any) -> None:
         """Note that a work is waited for, or asked for its end."""
+        self._training.forget()
         self.pending.pop(id(work), None)
         self._works.pop(id(work), None)
 

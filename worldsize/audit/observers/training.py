@@ -85,6 +85,10 @@ class TrainingObserver:
             self._look_at_ddp()
         self._notebook.say("ended")
 
+    def forget(self) -> None:
+        """Sketch every tensor anew: a collective writes into tensors without a new version."""
+        self._sketches.clear()
+
     def hide(self, node: Any, op: str, line: Line | None) -> None:
         """Remember the node of autograd's whose tensor is communicated without autograd's knowledge."""
         self._hidden.append((node, op, line))
