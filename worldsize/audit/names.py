@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+_MOST_SEARCHES = 50  # for modules that contain another, among all objects of the process
 _MOST_KEPT = 8  # modules that are kept to the end of the program
 
 
@@ -32,6 +33,8 @@ class Names:
         """Name a module's parameters, once for each; a module of DDP's is the module in it."""
         if isinstance(root, DistributedDataParallel):
             root = root.module
+        if not self._is_root(root) and len(self._roots) < _MOST_SEARCHES:
+            root = _outermost(root)
         prefix = self._prefix_of(root)
         if all(one is not root for one in self._kept):
             self._kept.append(root)
@@ -111,9 +114,13 @@ class Names:
                     parameter, _variable_of(parameter) or f"tensor {self._counts['leaf']} {list(parameter.shape)}"
                 )
 
+    def _is_root(self, module: nn.Module) -> bool:
+        known = self._roots.get(id(module))
+        return known is not None and known[1]() is module
+
     def _prefix_of(self, root: nn.Module) -> str:
         known = self._roots.get(id(root))
-        if known is None or known[1]() is not root:
+        if known is None or not self._is_root(root):
             kind = type(root).__name__
             self._counts[kind] += 1
             number = f"[{self._counts[kind]}]" if self._counts[kind] > 1 else ""
@@ -129,7 +136,7 @@ def _outermost(module: nn.Module) -> nn.Module:
         for one in gc.get_objects()
         if issubclass(type(one), nn.Module)
         and one is not module
-        and any(part is module for part in one._modules.values())
+        and any(part is module for part in one.__dict__.get("_modules", {}).values())
     ]
     parents = [one for one in parents if not isinstance(one, DistributedDataParallel)]
     return _outermost(parents[0]) if parents else module

@@ -42,7 +42,7 @@ class OperatorsObserver(TorchDispatchMode):
         result = func(*args, **kwargs)
         if _is_fake((result,)):
             return result
-        caller = sys._getframe(1)
+        caller = _caller(sys._getframe(1))
         with quietly():
             self._look_at(func, args, result, caller)
         return result
@@ -107,6 +107,7 @@ class OperatorsObserver(TorchDispatchMode):
             self._notebook.say("not finite", self._first_bad[1], operator=name.removeprefix("aten::"), value=total)
 
 
+_WRAPPERS = ("/torch/_dynamo/", "/torch/_compile.py")
 _HARMLESS = ("aten::record_stream", "aten::is_pinned", "aten::resize_", "aten::set_")
 _NORMS = ("aten::linalg_vector_norm", "aten::norm", "aten::_foreach_norm")
 _UNFILLED = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::resize_")
@@ -118,6 +119,13 @@ _UNFILLED += (
     "aten::masked_fill_",
     "aten::scalar_tensor",
 )
+
+
+def _caller(frame: FrameType) -> FrameType:
+    """The frame that ran the operator, below the functions in which torch wraps dispatch modes."""
+    while frame.f_back is not None and any(part in frame.f_code.co_filename for part in _WRAPPERS):
+        frame = frame.f_back
+    return frame
 
 
 def _is_fake(args: tuple[Any, ...]) -> bool:

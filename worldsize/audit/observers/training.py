@@ -47,6 +47,7 @@ class TrainingObserver:
         self._ddps: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         self._in_ddp = 0
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._num_optimizers = 0
         self._num_steps: dict[int, int] = {}
         self._sketches: dict[int, tuple[tuple[int, int], list[float]]] = {}  # id -> version, sketch
         self._hidden: list[tuple[Any, str, Line | None]] = []  # graph nodes whose values a collective has changed
@@ -262,7 +263,10 @@ class TrainingObserver:
         if self._is_torchs_step():
             return
         with quietly():
-            number = self._optimizers.setdefault(optimizer, len(self._optimizers))
+            number = self._optimizers.get(optimizer)
+            if number is None:
+                number = self._optimizers[optimizer] = self._num_optimizers
+                self._num_optimizers += 1
             self._num_steps[number] = self._num_steps.get(number, 0) + 1
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             self._names.name_loose(parameters)
