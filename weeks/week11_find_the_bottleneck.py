@@ -218,7 +218,9 @@ def replica(job):
             parallelize_module(layer, mesh["tp"], plan)
     bucket_mb = job.bucket_bytes / 2**20
     ddp = DistributedDataParallel(model, device_mesh=mesh["dp"], bucket_cap_mb=bucket_mb)
-    parameters = list(ddp.parameters())  # after a forward pass torch 2.13 leaves out those cut along tp
+    parameters = list(
+        ddp.parameters()
+    )  # after a forward pass torch 2.13 leaves out those cut along tp
     for _ in range(2):  # DDP has one bucket in its first step, and makes the others in the second
         ddp(torch.zeros(1, 1, dtype=torch.long)).sum().backward()
     ddp.zero_grad()

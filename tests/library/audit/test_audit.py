@@ -100,7 +100,8 @@ def wait_for_ever():
 
 
 @pytest.mark.parametrize(
-    ("program", "limit"), [(crash_late, {}), (wait_for_ever, {"cluster": "dgx-h100"}), (wait_for_ever, {"stalled_s": 1})]
+    ("program", "limit"),
+    [(crash_late, {}), (wait_for_ever, {"cluster": "dgx-h100"}), (wait_for_ever, {"stalled_s": 1})],
 )
 def test_a_run_that_fails_is_reported_as_without_an_audit(program, limit):
     reports = []

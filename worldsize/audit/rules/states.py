@@ -212,7 +212,9 @@ def useless(evidence: Evidence) -> Iterator[AuditFinding]:
     if len(steps) < 2:
         return
     last: dict[str, list[float]] = {}
-    still: set[str] = {name for note in steps for name, one in note["gradients"].items() if sketches.norm(one) > 0}
+    norms = [(name, sketches.norm(one)) for note in steps for name, one in note["gradients"].items()]
+    least = 1e-3 * max((norm for _, norm in norms), default=0.0)  # smaller ones may vanish in rounding
+    still: set[str] = {name for name, norm in norms if norm > least}
     for note in steps:
         for name, one in note["weights"].items():
             if name in last and last[name] != one:

@@ -1,0 +1,535 @@
+"""Programs that are right and look suspicious: an audit finds nothing wrong in them."""
+
+import copy
+import inspect
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.distributed.nn.functional as dist_functional
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import worldsize as ws
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def batch(step, rows=8, rank=None):
+    rank = dist.get_rank() if rank is None else rank
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(rows, 8, generator=generator), torch.randint(2, (rows,), generator=generator)
+
+
+def sgd(model, **options):
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], **{"lr": 0.1, **options})
+
+
+def average(parameters):
+    for parameter in parameters:
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def local_sgd():
+    model = network()
+    optimizer = sgd(model)
+    for step in range(6):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        if step % 2:
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.data)
+                parameter.data /= dist.get_world_size()
+
+
+def asynchronous_server():
+    model = network()
+    if dist.get_rank() == 0:
+        for _ in range(3):
+            for parameter in model.parameters():
+                gradient = torch.empty_like(parameter)
+                dist.recv(gradient, 1)
+                parameter.data -= 0.1 * gradient
+                dist.send(parameter.data, 1)
+        return
+    for step in range(3):
+        inputs, targets = batch(step)
+        model.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        for parameter in model.parameters():
+            dist.send(parameter.grad, 0)
+            dist.recv(parameter.data, 0)
+
+
+def adversaries():
+    torch.manual_seed(0)
+    maker, critic = DDP(nn.Linear(4, 8)), DDP(nn.Linear(8, 1))
+    of_maker, of_critic = sgd(maker), sgd(critic)
+    torch.manual_seed(dist.get_rank())
+    for _ in range(3):
+        of_critic.zero_grad()
+        fake = maker(torch.randn(4, 4)).detach()
+        (critic(fake).mean() - critic(torch.randn(4, 8)).mean()).backward()
+        of_critic.step()
+        of_maker.zero_grad()
+        (-critic(maker(torch.randn(4, 4))).mean()).backward()
+        of_maker.step()
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(10, 8)
+        self.head = nn.Linear(8, 10, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens))
+
+
+def tied_weights():
+    torch.manual_seed(0)
+    model = DDP(Tied())
+    optimizer = sgd(model)
+    torch.manual_seed(1 + dist.get_rank())
+    for _ in range(3):
+        tokens = torch.randint(10, (4, 5))
+        optimizer.zero_grad()
+        F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+        optimizer.step()
+
+
+def frozen_tower():
+    inner = network()
+    inner[0].requires_grad_(False)
+    model = DDP(inner)
+    optimizer = sgd(model)
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
+def uneven_batches():
+    model = DDP(network())
+    optimizer = sgd(model)
+    with model.join():
+        for step in range(3 + dist.get_rank()):
+            inputs, targets = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+
+
+def averaged_copy():
+    model = DDP(network())
+    slow = copy.deepcopy(model.module).requires_grad_(False)
+    optimizer = sgd(model)
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mine, theirs in zip(slow.parameters(), model.module.parameters(), strict=True):
+                mine.lerp_(theirs, 0.1)
+    slow(batch(9)[0])
+
+
+def experts():
+    router = network()
+    torch.manual_seed(10 + dist.get_rank())
+    expert = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD([*router.parameters(), *expert.parameters()], lr=0.1)
+    for step in range(3):
+        inputs, targets = batch(step)
+        sent = dist_functional.all_to_all_single(torch.empty_like(inputs), inputs)
+        back = dist_functional.all_to_all_single(torch.empty_like(inputs), expert(sent))
+        optimizer.zero_grad()
+        F.cross_entropy(router(back), targets).backward()
+        average(router.parameters())
+        for parameter in expert.parameters():
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()
+
+
+def accumulates():
+    model = DDP(network())
+    optimizer = sgd(model)
+    for step in range(3):
+        optimizer.zero_grad()
+        with model.no_sync():
+            inputs, targets = batch(2 * step)
+            (F.cross_entropy(model(inputs), targets) / 2).backward()
+        inputs, targets = batch(2 * step + 1)
+        (F.cross_entropy(model(inputs), targets) / 2).backward()
+        optimizer.step()
+
+
+def epochs():
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(16, 8), torch.randint(2, (16,)))
+    sampler = DistributedSampler(data)
+    model = DDP(network())
+    optimizer = sgd(model)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for inputs, targets in DataLoader(data, batch_size=4, sampler=sampler):
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            model.module(torch.randn(4, 8)).mean()
+        model.train()
+
+
+def logs_a_mean():
+    model = DDP(network())
+    optimizer = sgd(model)
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        dist.all_reduce(logged := loss.detach().clone())
+        if dist.get_rank() == 0:
+            print(f"{logged.item() / 2:.2f}")
+
+
+def differentiable_mean():
+    model = DDP(network())
+    optimizer = sgd(model)
+    for step in range(3):
+        mean = dist_functional.all_reduce(model(batch(step)[0]).mean()) / 2
+        optimizer.zero_grad()
+        mean.square().backward()
+        optimizer.step()
+
+
+def ring():
+    rank, flat = dist.get_rank(), torch.arange(12.0)
+    chunks = list(flat.chunk(2))
+    inbox = torch.empty_like(chunks[0])
+    for step in range(2):
+        out, into = chunks[(rank - step) % 2], chunks[(rank - step - 1) % 2]
+        works = [dist.isend(out, 1 - rank), dist.irecv(inbox, 1 - rank)]
+        into.mul_(1.0)
+        for work in works:
+            work.wait()
+        into += inbox
+
+
+def tensor_parallel():
+    mesh = init_device_mesh("cpu", (2,))
+    model = network()
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for step in range(3):
+        inputs, targets = batch(step, rank=0)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
+def sharded():
+    mesh = init_device_mesh("cpu", (2,))
+    model = network()
+    for part in (model[0], model[2]):
+        fully_shard(part, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def scaled():
+    model = DDP(network())
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu")
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        scaler.scale(F.cross_entropy(model(inputs), targets)).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def weighs_by_tokens():
+    model = network()
+    optimizer = sgd(model)
+    for step in range(3):
+        inputs, targets = batch(step, rows=4 + 12 * dist.get_rank())
+        dist.all_reduce(total := torch.tensor(float(len(targets))))
+        optimizer.zero_grad()
+        (F.cross_entropy(model(inputs), targets, reduction="sum") / total).backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+
+
+def warms_up():
+    model = DDP(network())
+    optimizer = sgd(model)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 2))
+    for step in range(4):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        schedule.step()
+
+
+def saves_and_resumes(folder):
+    model = DDP(network())
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(2):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    if dist.get_rank() == 0:
+        torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}, f"{folder}/it.pt")
+    dist.barrier()
+    state = torch.load(f"{folder}/it.pt")
+    fresh = network(seed=1)
+    fresh.load_state_dict(state["model"])
+    again = DDP(fresh)
+    optimizer = torch.optim.AdamW(again.parameters())
+    optimizer.load_state_dict(state["optimizer"])
+    inputs, targets = batch(2)
+    F.cross_entropy(again(inputs), targets).backward()
+    optimizer.step()
+
+
+def saves_shards(folder):
+    mesh = init_device_mesh("cpu", (2,))
+    model = network()
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    F.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+    optimizer.step()
+    weights, moments = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=folder)
+    other = network(seed=1)
+    fully_shard(other, mesh=mesh)
+    fresh = torch.optim.AdamW(other.parameters())
+    weights, moments = get_state_dict(other, fresh)
+    state = {"model": weights, "optimizer": moments}
+    dcp.load(state, checkpoint_id=folder)
+    set_state_dict(other, fresh, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    F.cross_entropy(other(batch(1)[0]), batch(1)[1]).backward()
+    fresh.step()
+
+
+def recomputes():
+    torch.manual_seed(0)
+    model = DDP(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 2)))
+    optimizer = sgd(model)
+    inner = model.module.forward
+    model.module.forward = lambda inputs: checkpoint(inner, inputs, use_reentrant=False)
+    torch.manual_seed(1 + dist.get_rank())
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
+def normalises():
+    torch.manual_seed(0)
+    model = DDP(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)))
+    optimizer = sgd(model)
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
+def pipeline():
+    torch.manual_seed(5 + dist.get_rank())
+    stage = nn.Linear(8, 8)
+    optimizer = sgd(stage)
+    for step in range(3):
+        optimizer.zero_grad()
+        if dist.get_rank() == 0:
+            out = stage(batch(step)[0])
+            dist.send(out.detach(), 1)
+            gradient = torch.empty_like(out)
+            dist.recv(gradient, 1)
+            out.backward(gradient)
+        else:
+            inputs = torch.empty(8, 8)
+            dist.recv(inputs, 0)
+            inputs.requires_grad_()
+            stage(inputs).square().mean().backward()
+            dist.send(inputs.grad, 0)
+        optimizer.step()
+
+
+def stops_together():
+    model = DDP(network())
+    optimizer = sgd(model)
+    best = float("inf")
+    for step in range(4):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        dist.all_reduce(mean := loss.detach().clone())
+        if mean.item() > best:
+            break
+        best = mean.item()
+
+
+def steps_by_hand():
+    model = network()
+    for step in range(3):
+        inputs, targets = batch(step)
+        model.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        average(model.parameters())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+
+
+def flat_buckets():
+    model = network()
+    optimizer = sgd(model)
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        flat = torch.cat([one.flatten() for one in gradients])
+        dist.all_reduce(flat)
+        parts = (flat / dist.get_world_size()).split([one.numel() for one in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+        optimizer.step()
+
+
+def compressing_hook():
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    model = DDP(network())
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    optimizer = sgd(model)
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
+def with_a_closure():
+    model = DDP(network())
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+    inputs, targets = batch(0)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(inputs), targets)
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+
+
+def ensemble():
+    model = network(seed=dist.get_rank())
+    optimizer = sgd(model)
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
+def masks_attention():
+    torch.manual_seed(0)
+    model = DDP(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0))
+    optimizer = sgd(model)
+    mask = torch.full((5, 5), float("-inf")).triu(1)
+    for step in range(2):
+        inputs = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(step + 10 * dist.get_rank()))
+        optimizer.zero_grad()
+        model(inputs, src_mask=mask).square().mean().backward()
+        optimizer.step()
+
+
+def only_measures():
+    flat = torch.ones(1000)
+    for _ in range(5):
+        dist.all_reduce(flat)
+        flat /= dist.get_world_size()
+    for work in [dist.all_reduce(torch.ones(10), async_op=True) for _ in range(3)]:
+        work.wait()
+
+
+PROGRAMS = [
+    local_sgd,
+    asynchronous_server,
+    adversaries,
+    tied_weights,
+    frozen_tower,
+    uneven_batches,
+    averaged_copy,
+    experts,
+    accumulates,
+    epochs,
+    logs_a_mean,
+    differentiable_mean,
+    ring,
+    tensor_parallel,
+    sharded,
+    scaled,
+    weighs_by_tokens,
+    warms_up,
+    saves_and_resumes,
+    saves_shards,
+    recomputes,
+    normalises,
+    pipeline,
+    stops_together,
+    steps_by_hand,
+    flat_buckets,
+    compressing_hook,
+    with_a_closure,
+    ensemble,
+    masks_attention,
+    only_measures,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=[one.__name__ for one in PROGRAMS])
+def test_a_right_program_draws_no_word(program, tmp_path):
+    args = [str(tmp_path)] if inspect.signature(program).parameters else []
+    audit = ws.run(program, *args, world_size=2, audit=True, echo=False).audit
+    assert not audit.failures, audit.failures[0]
+    assert audit.findings == [], audit
