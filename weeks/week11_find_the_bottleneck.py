@@ -206,7 +206,7 @@ LEAVING = ("attention.output", "mlp.down")
 
 
 def replica(job):
-    """The model under DDP along dp, cut along tp as in week 8; its weights; the rank's place on dp."""
+    """The model under DDP along dp, cut along tp; its weights; and the rank's place on dp."""
     axes = dict(job.axes)
     mesh = init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
     model = Transformer(SIZES, seed=seed)
@@ -218,9 +218,7 @@ def replica(job):
             parallelize_module(layer, mesh["tp"], plan)
     bucket_mb = job.bucket_bytes / 2**20
     ddp = DistributedDataParallel(model, device_mesh=mesh["dp"], bucket_cap_mb=bucket_mb)
-    parameters = list(
-        ddp.parameters()
-    )  # after a forward pass torch 2.13 leaves out those cut along tp
+    parameters = list(ddp.parameters())  # those cut along tp are missing after a forward pass
     for _ in range(2):  # DDP has one bucket in its first step, and makes the others in the second
         ddp(torch.zeros(1, 1, dtype=torch.long)).sum().backward()
     ddp.zero_grad()
