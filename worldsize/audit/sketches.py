@@ -28,8 +28,8 @@ def sketch(tensor: Any) -> list[float]:
             local = local.to_local()
         if local.is_complex():
             local = torch.view_as_real(local)
-        if local.layout != torch.strided or (
-            local.numel() and not local.untyped_storage().size()
+        if (
+            local.is_meta or local.layout != torch.strided or (local.numel() and not local.untyped_storage().size())
         ):  # as FSDP2 leaves it
             return [0.0] * (1 + NUM_PROJECTIONS)
         flat = local.reshape(-1).to(torch.float32)

@@ -188,8 +188,10 @@ def epochs():
     model = DDP(network())
     optimizer = sgd(model)
     for epoch in range(2):
+        loader = DataLoader(data, batch_size=4, sampler=sampler)
+        assert len(next(iter(loader))) == 2  # looks at one batch, in the order of the epoch before
         sampler.set_epoch(epoch)
-        for inputs, targets in DataLoader(data, batch_size=4, sampler=sampler):
+        for inputs, targets in loader:
             optimizer.zero_grad()
             F.cross_entropy(model(inputs), targets).backward()
             optimizer.step()

@@ -31,23 +31,27 @@ class DataObserver:
 
     def _wrap_sampler(self, iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def iterated(sampler: Any) -> Any:
-            with quietly():
-                used = sampler.__dict__.setdefault("_worldsize_epochs", [])
-                used.append(sampler.epoch)
-                num_samples = len(sampler.dataset)
-                self._notebook.say(
-                    "sampler",
-                    line_of(sys._getframe(1)),
-                    is_repeated=bool(sampler.shuffle) and sampler.epoch in used[:-1] and num_samples > 1,
-                    count=len(used),
-                    num_repeated=0 if sampler.drop_last else sampler.total_size - num_samples,
-                    num_samples=num_samples,
-                    replicas=sampler.num_replicas,
-                    rank=sampler.rank,
-                )
-            return iterate(sampler)
+            epoch, most = sampler.epoch, sampler.num_samples // 2 + 1
+            for number, index in enumerate(iterate(sampler), start=1):
+                if number == most:  # an iterator that only serves to look at a batch is no epoch
+                    with quietly():
+                        self._note_epoch(sampler, epoch)
+                yield index
 
         return iterated
+
+    def _note_epoch(self, sampler: Any, epoch: int) -> None:
+        used = sampler.__dict__.setdefault("_worldsize_epochs", [])
+        num_samples = len(sampler.dataset)
+        self._notebook.say(
+            "sampler",
+            line_of(sys._getframe(1)),
+            is_repeated=bool(sampler.shuffle) and epoch in used and num_samples > 1,
+            count=len(used) + 1,
+            num_repeated=0 if sampler.drop_last else sampler.total_size - num_samples,
+            num_samples=num_samples,
+        )
+        used.append(epoch)
 
     def _wrap_loader(self, iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def iterated(loader: Any) -> Any:

@@ -131,7 +131,7 @@ def _caller(frame: FrameType) -> FrameType:
 def _is_fake(args: tuple[Any, ...]) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
-    return any(isinstance(tensor, FakeTensor) for one in args for tensor in _tensors(one))
+    return any(isinstance(tensor, FakeTensor) or tensor.is_meta for one in args for tensor in _tensors(one))
 
 
 def _overflows(name: str) -> bool:
