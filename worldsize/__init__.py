@@ -2,6 +2,7 @@
 
 from worldsize.calibrate import Calibration, calibrate
 from worldsize.check import CheckFailed, expect_close
+from worldsize.comparing import ComparedRuns, compare
 from worldsize.launch import RankFailed, Run, RunError, RunStopped, RunTimeout, device, profile, run, span
 from worldsize.paper import DeepRun, PaperRun, declared, paper, torchrun
 from worldsize.planning import plan
@@ -10,6 +11,7 @@ from worldsize.timeline import Event, Timeline
 __all__ = [
     "Calibration",
     "CheckFailed",
+    "ComparedRuns",
     "DeepRun",
     "Event",
     "PaperRun",
@@ -20,6 +22,7 @@ __all__ = [
     "RunTimeout",
     "Timeline",
     "calibrate",
+    "compare",
     "declared",
     "device",
     "expect_close",

@@ -14,7 +14,7 @@ LAYERS = [
     {"gpus"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},
-    {"audit_command", "check", "draw", "explain", "paper"},
+    {"audit_command", "check", "comparing", "draw", "explain", "paper"},
     {"explore", "bench", "quiz", "ledger", "pages", "planning"},
     {"__main__", "calibrate", "capstone", "course"},
 ]

@@ -19,13 +19,14 @@ Sketch = Sequence[float]  # norm, then projections
 
 
 def sketch(tensor: Any) -> list[float]:
-    """Sketch a tensor of any shape and dtype; of a DTensor, this rank's shard."""
+    """Sketch a tensor of any shape and dtype; of a DTensor, this rank's shard where it is in the whole.
+
+    The projections of a DTensor's shards add up to those of the whole tensor.
+    """
     import torch
 
     with torch.no_grad():
-        local = tensor.detach()
-        if hasattr(local, "to_local"):
-            local = local.to_local()
+        local, offset = _local(tensor.detach())
         if local.is_complex():
             local = torch.view_as_real(local)
         if (
@@ -33,18 +34,45 @@ def sketch(tensor: Any) -> list[float]:
         ):  # as FSDP2 leaves it
             return [0.0] * (1 + NUM_PROJECTIONS)
         flat = local.reshape(-1).to(torch.float32)
-        if not flat.numel():
-            return [0.0] * (1 + NUM_PROJECTIONS)
-        rest = flat.numel() % _WIDTH
+        norm = float(torch.linalg.vector_norm(flat))
+        before = offset % _WIDTH
+        after = -(before + flat.numel()) % _WIDTH
+        if before or after:
+            flat = torch.nn.functional.pad(flat, (before, after))
         signs, row_signs = _signs(flat.device.type)
         projected = torch.zeros(NUM_PROJECTIONS, dtype=torch.float64, device=flat.device)
-        body = flat[: flat.numel() - rest].view(-1, _WIDTH)
-        for start in range(0, len(body), _MAX_ROWS):
-            rows = body[start : start + _MAX_ROWS] @ signs  # (rows, 8)
-            projected += (rows.double() * row_signs[: len(rows)]).sum(0)
-        if rest:
-            projected += (flat[len(flat) - rest :] @ signs[:rest]).double() * row_signs[len(body) % _MAX_ROWS]
-        return [float(torch.linalg.vector_norm(flat)), *projected.tolist()]
+        rows, first = flat.view(-1, _WIDTH), offset // _WIDTH
+        while len(rows):
+            at = first % _MAX_ROWS
+            part, rows = rows[: _MAX_ROWS - at], rows[_MAX_ROWS - at :]
+            projected += ((part @ signs).double() * row_signs[at : at + len(part)]).sum(0)
+            first += len(part)
+        return [norm, *projected.tolist()]
+
+
+def _local(tensor: Any) -> tuple[Any, int]:
+    """This rank's part of a tensor, and the number of the whole tensor's elements before it."""
+    if not hasattr(tensor, "to_local"):
+        return tensor, 0
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    local = tensor.to_local()
+    if not local.numel() or not local.untyped_storage().size():
+        return local, 0
+    shape, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    if tuple(shape[1:]) == tuple(tensor.shape[1:]):  # rows of the whole tensor, one after the other
+        return local, (offsets[0] * tensor.shape[1:].numel() if offsets else 0)
+    whole = local.new_zeros(tensor.shape)
+    whole[tuple(slice(start, start + size) for start, size in zip(offsets, shape, strict=True))] = local
+    return whole, 0
+
+
+def total(parts: Sequence[Sketch]) -> Sketch:
+    """The sketch of a tensor whose parts these are."""
+    return [
+        math.sqrt(sum(part[0] ** 2 for part in parts)),
+        *(sum(p) for p in zip(*(part[1:] for part in parts), strict=True)),
+    ]
 
 
 @functools.cache

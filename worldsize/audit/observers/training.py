@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from worldsize.audit import expecting
 from worldsize.audit.names import Names
-from worldsize.audit.notes import Notebook
+from worldsize.audit.notes import PERTURBED, Notebook
 from worldsize.audit.observers.patching import quietly, replace
 from worldsize.audit.sketches import sketch
 from worldsize.source import Line, line_of
@@ -51,6 +52,7 @@ class TrainingObserver:
         self._num_steps: dict[int, int] = {}
         self._sketches: dict[int, tuple[tuple[int, int], list[float]]] = {}  # id -> version, sketch
         self._hidden: list[tuple[Any, str, Line | None]] = []  # graph nodes whose values a collective has changed
+        self._perturbed: set[int] = set()
         self._said: set[str] = set()  # names that are not in DDP's list
         self._changed: dict[int, Line | None] = {}  # id of a parameter -> where it was registered or unfrozen last
         self._sums: list[tuple[Any, Line | None]] = []  # functions of autograd's that sum over ranks
@@ -105,6 +107,8 @@ class TrainingObserver:
         with quietly():
             if self._depth == 1 or isinstance(module, DistributedDataParallel):
                 self._names.learn(module)
+                if PERTURBED in os.environ:
+                    self._perturb(module)
             owner = self._bypassed(module)
             if owner is not None:
                 self._notebook.say("forward past DDP", model=type(module).__name__)
@@ -112,6 +116,16 @@ class TrainingObserver:
                 self._note_input(module, args)
             if module._buffers and torch.is_grad_enabled() and module.training and self.is_due:
                 self._buffers("buffers", module)
+
+    def _perturb(self, module: nn.Module) -> None:
+        """Change a module's weights in their last bits, once."""
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if id(parameter) not in self._perturbed:
+                    self._perturbed.add(id(parameter))
+                    signs = torch.randint(2, parameter.shape, generator=generator) * 2 - 1
+                    parameter.mul_(1 + signs.to(parameter.dtype) * torch.finfo(parameter.dtype).eps)
 
     def _note_input(self, module: nn.Module, args: Any) -> None:
         inputs = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor) and one.numel() > 1]
