@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator
 
 import published_memory
+import published_ranges
 import published_steps
 from figures import Figure
 
@@ -15,6 +16,7 @@ def predicting(scale: float) -> Iterator[Figure]:
     found = published_steps.steps(None if scale else 1)
     by_source = published_steps.errors(found)
     print(published_steps.report(found, by_source))
+    print(published_ranges.report(published_ranges.read()))
     others = [one for one in by_source if not one.source.endswith("H100")]
     how = f"median of {len(others)} sources' medians, {sum(one.num_rows for one in others)} rows"
     error = statistics.median(one.median for one in others)
@@ -36,3 +38,8 @@ def predicting(scale: float) -> Iterator[Figure]:
     how = f"median of {len(peaks)} peaks; {100 * max(errors):.0f}% at worst"
     error = statistics.median(errors)
     yield Figure("published peaks of memory on paper", 100 * error, "% off", "at most 10", error <= 0.1, how)
+    now = {step.name: step.paper_s for step in found} | {peak.name: peak.paper_bytes for peak in peaks}
+    kept = {row.id: row.on_paper for row in published_ranges.read()}
+    num_changed = sum(abs(value / kept[name] - 1) > 1e-5 for name, value in now.items())
+    how = f"of {len(now)}, from those that the shipped ranges were made of"
+    yield Figure("figures on paper that have changed", num_changed, "", "0", not num_changed, how)

@@ -65,6 +65,17 @@ class DeepRun(StepFigures):
         return self._line(lambda run: run.step_s)
 
     @property
+    def step_parts_s(self) -> dict[str, float]:
+        """Seconds of the step of the slowest recorded rank: compute, exposed communication, and bubble, the rest."""
+        names = self.runs[self._two[1]].step_parts_s
+        return {name: self._line(lambda run, name=name: run.step_parts_s[name]) for name in names}
+
+    @property
+    def family(self) -> str:
+        """The family of layouts, as in `worldsize.published`; empty if no published program is of it."""
+        return self.runs[self._two[1]].family
+
+    @property
     def sent_bytes(self) -> float:
         """Bytes that the rank which sends most sends in the last training step."""
         return self._line(lambda run: run.sent_bytes)

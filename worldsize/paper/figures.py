@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from worldsize import published
 from worldsize.hardware import Cluster
+from worldsize.published import PEAK, STEP, PublishedRange
 from worldsize.units import format_as, format_bytes, format_time_s
 
 if TYPE_CHECKING:
@@ -48,6 +50,38 @@ class StepFigures:
     @abstractmethod
     def without_flops(self) -> Mapping[str, int]:
         """The number of calls, by name, of custom operators priced only by the memory they move."""
+
+    @property
+    @abstractmethod
+    def family(self) -> str:
+        """The family of layouts, as in `worldsize.published`; empty if no published program is of it."""
+
+    @property
+    @abstractmethod
+    def step_parts_s(self) -> Mapping[str, float]:
+        """Seconds of the step of the slowest recorded rank: compute, exposed communication, and bubble, the rest."""
+
+    @property
+    def step_range_s(self) -> tuple[float, float] | None:
+        """The least and the most seconds that published programs of this kind lead to expect; None without any."""
+        found = self._published(STEP)
+        return found and found.around(self.step_s)
+
+    @property
+    def peak_range_bytes(self) -> tuple[float, float] | None:
+        """The least and the most bytes at the peak, like `step_range_s`."""
+        found = self._published(PEAK)
+        return found and found.around(self.peak_bytes)
+
+    @property
+    def mfu_range_fraction(self) -> tuple[float, float] | None:
+        """The least and the greatest MFU, like `step_range_s`."""
+        found = self._published(STEP)
+        return found and (self.mfu_fraction / found.high, self.mfu_fraction / found.low)
+
+    def _published(self, figure: str) -> PublishedRange | None:
+        architecture = self.cluster.gpu.architecture
+        return published.find_range(figure, self.family, architecture, self.world_size, self.hfu_fraction)
 
     @property
     def fits(self) -> bool:
@@ -134,14 +168,25 @@ class StepFigures:
 
     def described(self, what: str) -> str:
         """Describe the run in a sentence; `what` says what was recorded."""
-        gpu = self.cluster.gpu
+        gpu, peaks = self.cluster.gpu, self.peak_range_bytes
         room = "fits on" if self.fits else "does not fit on"
+        if self.fits and peaks and peaks[1] > gpu.memory_bytes:
+            room = "may not fit on"
+        ranges = published.describe(self._published(STEP), self._published(PEAK))
         return (
             f"{self.world_size:,} ranks on {self.cluster.name}, {what}; "
-            f"step {format_time_s(self.step_s)}, MFU {self.mfu_fraction:.0%}, "
-            f"peak {format_bytes(self.peak_bytes)}, which {room} {gpu.name} with {format_bytes(gpu.memory_bytes)}"
-            + self._unpriced
+            f"step {format_time_s(self.step_s)}{self._bound}, MFU {self.mfu_fraction:.0%}, "
+            f"peak {format_bytes(self.peak_bytes)}, which {room} {gpu.name} with {format_bytes(gpu.memory_bytes)}; "
+            f"{ranges}{self._unpriced}"
         )
+
+    @property
+    def _bound(self) -> str:
+        """A phrase that names the largest part of the step."""
+        if not self.step_s:
+            return ""
+        name, seconds = max(self.step_parts_s.items(), key=lambda part: part[1])
+        return f" ({seconds / self.step_s:.0%} {name})"
 
     @property
     def _unpriced(self) -> str:

@@ -10,8 +10,10 @@ from functools import cached_property
 from worldsize import hardware
 from worldsize.event import COMMUNICATION
 from worldsize.hardware import Cluster
+from worldsize.intervals import exposed, length_s, working
 from worldsize.memory.use import MemoryUse
 from worldsize.paper import price
+from worldsize.paper.family import family_of
 from worldsize.paper.figures import StepFigures
 from worldsize.paper.record import END, RankRecord
 from worldsize.timeline import Timeline
@@ -69,6 +71,24 @@ class PaperRun(StepFigures):
     def step_s(self) -> float:
         """Seconds of the last training step on the slowest recorded rank."""
         return max(stop_s - start_s for start_s, stop_s in self._priced.spans_s.values())
+
+    @property
+    def step_parts_s(self) -> dict[str, float]:
+        """Seconds of the step of the slowest recorded rank: compute, exposed communication, and bubble, the rest."""
+        rank, (start_s, stop_s) = max(self._priced.spans_s.items(), key=lambda span: span[1][1] - span[1][0])
+        events = [
+            replace(event, start_s=max(event.start_s, start_s), end_s=min(event.end_s, stop_s))
+            for event in self.timeline.of(rank)
+            if event.start_s < stop_s and event.end_s > start_s
+        ]
+        compute_s, exposed_s = length_s(working(events)), length_s(exposed(events))
+        bubble_s = max(0.0, stop_s - start_s - compute_s - exposed_s)
+        return {"compute": compute_s, "exposed communication": exposed_s, "bubble": bubble_s}
+
+    @cached_property
+    def family(self) -> str:  # type: ignore[override]
+        """The family of layouts, as in `worldsize.published`; empty if no published program is of it."""
+        return family_of(self.records)
 
     @property
     def sent_bytes(self) -> float:

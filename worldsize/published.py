@@ -1,0 +1,89 @@
+"""How far published training programs were from the figures computed here: a range of factors for each kind of program.
+
+`data/published_ranges.csv` has the ranges. `python tests/support/published_ranges.py` makes it from all published rows.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_CSV = Path(__file__).parent / "data" / "published_ranges.csv"
+STEP, PEAK = "step", "peak"  # the figures that have ranges
+TENSOR_OR_PIPELINE, DATA = "tensor or pipeline parallelism", "data parallelism or FSDP"  # the families of layouts
+# of the published programs as computed here; a program with less waits for something that none of them waited for
+LEAST_HFU_FRACTION = 0.15
+
+
+@dataclass(frozen=True)
+class PublishedRange:
+    """The factors between the published figures of one kind of program and those computed here, the central 90%.
+
+    The kind is a layout of one of the `families`, on GPUs of one of the `architectures`, `least_gpus` to `most_gpus` of
+    them. Of `num_rows` published figures, as many as a twentieth, rounded down, are left out at each end.
+    """
+
+    figure: str
+    families: tuple[str, ...]
+    architectures: tuple[str, ...]
+    least_gpus: int
+    most_gpus: int
+    low: float
+    high: float
+    num_rows: int
+    sources: tuple[str, ...]
+
+    def around(self, value: float) -> tuple[float, float]:
+        """Return the range of a figure that is computed as `value`."""
+        return self.low * value, self.high * value
+
+    def has(self, family: str, architecture: str, num_gpus: int) -> bool:
+        """Whether a program is of this kind."""
+        is_as_large = self.least_gpus <= num_gpus <= self.most_gpus
+        return is_as_large and family in self.families and architecture in self.architectures
+
+    def __str__(self) -> str:
+        times = f"{self.low:.2f} to {self.high:.2f} times"
+        if self.figure == STEP:
+            return f"published programs of this kind took {times} as long ({self.num_rows} rows)"
+        return f"published peaks were {times} as high ({self.num_rows} rows)"
+
+
+@cache
+def ranges() -> tuple[PublishedRange, ...]:
+    """Read the ranges, of each figure the narrower kinds first."""
+    with _CSV.open(newline="", encoding="utf-8") as file:
+        return tuple(_parse_range(row) for row in csv.DictReader(file))
+
+
+def find_range(
+    figure: str, family: str, architecture: str, num_gpus: int, hfu_fraction: float
+) -> PublishedRange | None:
+    """Return the range of the narrowest kind that a program belongs to; None if nothing like it was compared."""
+    if hfu_fraction < LEAST_HFU_FRACTION:
+        return None
+    kinds = (one for one in ranges() if one.figure == figure and one.has(family, architecture, num_gpus))
+    return next(kinds, None)
+
+
+def describe(step: PublishedRange | None, peak: PublishedRange | None) -> str:
+    """Describe the ranges of a step and of a peak in a phrase."""
+    if step is None and peak is None:
+        return "nothing like this was compared with published programs"
+    return f"{step or 'no published step like this was compared'}, {peak or 'no published peak like this was compared'}"
+
+
+def _parse_range(row: dict[str, str]) -> PublishedRange:
+    return PublishedRange(
+        figure=row["figure"],
+        families=tuple(row["families"].split("; ")),
+        architectures=tuple(row["architectures"].split("; ")),
+        least_gpus=int(row["least_gpus"]),
+        most_gpus=int(row["most_gpus"]),
+        low=float(row["low"]),
+        high=float(row["high"]),
+        num_rows=int(row["num_rows"]),
+        sources=tuple(row["sources"].split("; ")),
+    )
