@@ -11,10 +11,12 @@ from functools import cache
 from pathlib import Path
 
 _CSV = Path(__file__).parent / "data" / "published_ranges.csv"
-STEP, PEAK = "step", "peak"  # the figures that have ranges
+STEP, PEAK, BOUND = "step", "peak", "bound"  # what has ranges: figures on paper, and the least seconds of a plan
 TENSOR_OR_PIPELINE, DATA = "tensor or pipeline parallelism", "data parallelism or FSDP"  # the families of layouts
 # of the published programs as computed here; a program with less waits for something that none of them waited for
 LEAST_HFU_FRACTION = 0.15
+# half of the pairs of published steps of one publication and family have a ratio farther than this from that on paper
+RATIO_ERROR_FRACTION = 0.05
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,10 @@ class PublishedRange:
 
     def __str__(self) -> str:
         times = f"{self.low:.2f} to {self.high:.2f} times"
-        if self.figure == STEP:
-            return f"published programs of this kind took {times} as long ({self.num_rows} rows)"
-        return f"published peaks were {times} as high ({self.num_rows} rows)"
+        if self.figure == PEAK:
+            return f"published peaks were {times} as high ({self.num_rows} rows)"
+        how = "as long" if self.figure == STEP else "that least"
+        return f"published programs of this kind took {times} {how} ({self.num_rows} rows)"
 
 
 @cache
@@ -59,7 +62,7 @@ def ranges() -> tuple[PublishedRange, ...]:
 
 
 def find_range(
-    figure: str, family: str, architecture: str, num_gpus: int, hfu_fraction: float
+    figure: str, family: str, architecture: str, num_gpus: int, hfu_fraction: float = 1.0
 ) -> PublishedRange | None:
     """Return the range of the narrowest kind that a program belongs to; None if nothing like it was compared."""
     if hfu_fraction < LEAST_HFU_FRACTION:

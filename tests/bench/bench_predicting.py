@@ -39,7 +39,7 @@ def predicting(scale: float) -> Iterator[Figure]:
     error = statistics.median(errors)
     yield Figure("published peaks of memory on paper", 100 * error, "% off", "at most 10", error <= 0.1, how)
     now = {step.name: step.paper_s for step in found} | {peak.name: peak.paper_bytes for peak in peaks}
-    kept = {row.id: row.on_paper for row in published_ranges.read()}
+    kept = {row.id: row.on_paper for row in published_ranges.read() if row.figure != "bound"}
     num_changed = sum(abs(value / kept[name] - 1) > 1e-5 for name, value in now.items())
     how = f"of {len(now)}, from those that the shipped ranges were made of"
     yield Figure("figures on paper that have changed", num_changed, "", "0", not num_changed, how)

@@ -9,15 +9,27 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TypeAlias
 
 import published_memory
 import published_steps
 from repository import ROOT
 
-from worldsize.published import DATA, LEAST_HFU_FRACTION, PEAK, STEP, TENSOR_OR_PIPELINE, PublishedRange
+from worldsize.planning import bounds
+from worldsize.published import (
+    BOUND,
+    DATA,
+    LEAST_HFU_FRACTION,
+    PEAK,
+    RATIO_ERROR_FRACTION,
+    STEP,
+    TENSOR_OR_PIPELINE,
+    PublishedRange,
+)
 
 ON_PAPER_CSV = ROOT / "tests/data/published_on_paper.csv"
 RANGES_CSV = ROOT / "worldsize/data/published_ranges.csv"
@@ -25,12 +37,16 @@ GRAIN = 20  # a range ends at a multiple of 1 / GRAIN, and a share of 1 / GRAIN 
 LEAST_ROWS, LEAST_SOURCES = 5, 2
 # figure, families, architectures, least and most GPUs; the numbers of GPUs were chosen after a look at the rows
 KindOfRows: TypeAlias = tuple[str, tuple[str, ...], tuple[str, ...], int, int]
+_KINDS_OF_STEPS = (
+    ((TENSOR_OR_PIPELINE,), ("ampere",), 1, 4096),
+    ((DATA,), ("ampere",), 1, 128),
+    ((DATA,), ("ampere", "hopper"), 1, 128),
+    ((DATA,), ("ampere", "hopper"), 129, 4096),
+)
 KINDS: tuple[KindOfRows, ...] = (
-    (STEP, (TENSOR_OR_PIPELINE,), ("ampere",), 1, 4096),
-    (STEP, (DATA,), ("ampere",), 1, 128),
-    (STEP, (DATA,), ("ampere", "hopper"), 1, 128),
-    (STEP, (DATA,), ("ampere", "hopper"), 129, 4096),
+    *((STEP, *kind) for kind in _KINDS_OF_STEPS),
     (PEAK, (TENSOR_OR_PIPELINE, DATA), ("ampere", "hopper"), 1, 4096),
+    *((BOUND, *kind) for kind in _KINDS_OF_STEPS),
 )
 _PUBLICATIONS = {
     "BLOOM-176B": "BLOOM",
@@ -45,7 +61,10 @@ _PUBLICATIONS = {
 
 @dataclass(frozen=True)
 class Compared:
-    """A published figure, and the same on paper; `hfu_fraction` is that on paper, and is known of steps alone."""
+    """A published figure, and what it is compared with: the same on paper, or the least seconds of its plan.
+
+    `hfu_fraction` is that on paper, and is known of steps alone.
+    """
 
     id: str
     figure: str
@@ -73,8 +92,8 @@ class Coverage:
 
 
 def record() -> list[Compared]:
-    """Compute every published figure on paper, except those that are left out."""
-    return [*map(compare_step, steps()), *map(_compare_peak, published_memory.compared())]
+    """Compute every published figure on paper, except those that are left out, and every plan's least seconds."""
+    return [*map(compare_step, steps()), *map(_compare_peak, published_memory.compared()), *compare_bounds()]
 
 
 def steps() -> list[dict[str, str]]:
@@ -90,12 +109,30 @@ def compare_step(row: dict[str, str]) -> Compared:
         figure=STEP,
         source=_PUBLICATIONS[row["source"].split()[0]],
         family=family(row),
-        architecture="hopper" if row["gpu"].startswith("H100") else "ampere",
+        architecture=published_steps.plan_of(row).cluster.gpu.architecture,
         num_gpus=int(row["n_gpus"]),
         published=step.published_s,
         on_paper=step.paper_s,
         hfu_fraction=step.hfu_flops / step.paper_s,
     )
+
+
+def compare_bounds() -> Iterator[Compared]:
+    """Compute the least seconds of every published plan with equal stages."""
+    for row in steps():
+        plan = published_steps.plan_of(row)
+        if plan.num_stage_layers and plan.model.num_layers > 1:
+            yield Compared(
+                id=row["id"],
+                figure=BOUND,
+                source=_PUBLICATIONS[row["source"].split()[0]],
+                family=family(row),
+                architecture=plan.cluster.gpu.architecture,
+                num_gpus=int(row["n_gpus"]),
+                published=published_steps.published_s(row),
+                on_paper=bounds.least(plan).seconds,
+                hfu_fraction=None,
+            )
 
 
 def family(row: dict[str, str]) -> str:
@@ -186,6 +223,17 @@ def least_hfu_fraction(compared: Sequence[Compared]) -> float:
     return math.floor(least * GRAIN) / GRAIN
 
 
+def ratio_error_fraction(compared: Sequence[Compared]) -> float:
+    """How far the ratio of two published steps is from that on paper, for the median pair of a publication and family.
+
+    It is rounded down, as the least that tells two layouts apart.
+    """
+    pairs = combinations([row for row in compared if row.figure == STEP], 2)
+    factors = [(a.factor, b.factor) for a, b in pairs if (a.source, a.family) == (b.source, b.family)]
+    error = statistics.median(max(pair) / min(pair) - 1 for pair in factors)
+    return math.floor(error * GRAIN) / GRAIN
+
+
 def table(rows: Sequence[Compared] | Sequence[PublishedRange]) -> str:
     """Rows as CSV, with six digits of what is computed."""
     text = io.StringIO()
@@ -214,6 +262,8 @@ def report(compared: Sequence[Compared]) -> str:
             f"{held.num_inside_without_source} of {held.num_tried} without their publication"
         )
     lines.append(f"the least HFU: {least_hfu_fraction(compared):.2f}, in the library {LEAST_HFU_FRACTION:.2f}")
+    error = ratio_error_fraction(compared)
+    lines.append(f"the error of a ratio: {error:.2f}, in the library {RATIO_ERROR_FRACTION:.2f}")
     return "\n".join(lines)
 
 

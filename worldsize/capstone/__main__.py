@@ -10,7 +10,7 @@ from pathlib import Path
 from worldsize import capstone
 from worldsize.capstone import report
 from worldsize.capstone.design import Design
-from worldsize.capstone.programs import StudentPrograms, load_programs, recorded
+from worldsize.capstone.programs import StudentPrograms, load_programs, record_step
 from worldsize.launch.reports.result import RunError
 from worldsize.planning.search import Cost
 
@@ -62,13 +62,15 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _cost(design: Design, programs: StudentPrograms, is_recorded: bool) -> Cost:
-    """Return the student's cost of the step.
+    """Return the student's cost of the step; print what was recorded for it.
 
     Raises:
         ValueError: the design names none.
     """
     if is_recorded and programs.train is not None:
-        return recorded(programs.train, design)
+        recorded = record_step(programs.train, design)
+        print(recorded.run)
+        return recorded
     if programs.cost is None or is_recorded:
         wanted = "train(plan), a step to run on paper" if is_recorded else "step_s(plan), the seconds of a step"
         raise ValueError(f"{design.name}: [programs] names no file with {wanted}; the capstone asks you to write it")

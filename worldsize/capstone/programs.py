@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worldsize.capstone.design import Design
 from worldsize.launch.protocol.failure import of_exception
@@ -16,6 +16,9 @@ from worldsize.outages import Policy
 from worldsize.planning import Plan
 from worldsize.planning.search import Cost
 from worldsize.source import quote
+
+if TYPE_CHECKING:
+    from worldsize.paper import PaperRun
 
 
 class OtherPlan(ValueError):
@@ -59,23 +62,33 @@ def load_programs(design: Design, folder: Path) -> StudentPrograms:
     return StudentPrograms(_explaining(cost, path), train, _explaining(policy, path))
 
 
-def recorded(train: Callable[[Plan], Any], design: Design) -> Cost:
-    """Run `train(plan)` once on paper, on all GPUs; return a cost that prices the record on a plan's cluster.
+@dataclass(frozen=True)
+class RecordedStep:
+    """A cost that prices the record of a plan's step on the cluster of a plan.
 
-    For a plan that differs in more than its cluster's rates, the cost raises `OtherPlan`.
+    Raises:
+        OtherPlan: that plan differs in more than its cluster's rates.
     """
+
+    run: PaperRun
+    plan: Plan
+
+    def __call__(self, plan: Plan) -> float:
+        own = self.plan
+        if _sizes(plan) != _sizes(own):
+            num_gpus = own.cluster.world_size
+            raise OtherPlan(f"the step was recorded for {own} on {num_gpus:,} GPUs, not for {plan}; record it again")
+        return self.run.step_s if plan.cluster == own.cluster else self.run.on(plan.cluster).step_s
+
+
+def record_step(train: Callable[[Plan], Any], design: Design) -> RecordedStep:
+    """Run `train(plan)` once on paper, on all GPUs."""
     from worldsize.paper import paper  # imports torch, which formulas do not need
 
     own = design.layout
     num_gpus = own.cluster.world_size
     run = paper(train, own, world_size=num_gpus, cluster=own.cluster, tokens_per_step=own.num_tokens, echo=False)
-
-    def step_s(plan: Plan) -> float:
-        if _sizes(plan) != _sizes(own):
-            raise OtherPlan(f"the step was recorded for {own} on {num_gpus:,} GPUs, not for {plan}; record it again")
-        return run.step_s if plan.cluster == own.cluster else run.on(plan.cluster).step_s
-
-    return step_s
+    return RecordedStep(run, own)
 
 
 def _sizes(plan: Plan) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from worldsize.capstone.sensitivity import Gain, gains
 from worldsize.draw import Picture, Table
 from worldsize.draw.page import page
 from worldsize.outages import Policy
-from worldsize.planning import memory_estimate
+from worldsize.planning import bounds, memory_estimate
 from worldsize.planning.search import Cost
 from worldsize.units import DAY, format_bytes, format_count, format_time_s, significant
 
@@ -98,7 +98,8 @@ def summary(of: Figures) -> Table:
         "cost": f"{of.usd / 1e6:,.1f} million dollars, {pays}: {_parts(of)}",
     }
     margin = memory_estimate.margin(of.held_bytes, gpu_bytes)
-    note = "\n".join([of.bottleneck, *([f"The plan {margin}."] if margin else []), *over_budget(design, of.days)])
+    step = f"The step {bounds.describe_step(of.step_s, design.layout, design.software.precision)}"
+    note = "\n".join([of.bottleneck, step, *([f"The plan {margin}."] if margin else []), *over_budget(design, of.days)])
     return draw.table([{design.name: name, " ": text} for name, text in rows.items()], note=note)
 
 

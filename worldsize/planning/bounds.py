@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from worldsize.hardware import Gpu, Link
 from worldsize.planning.layout import Plan
-from worldsize.units import MB, format_bytes, format_time_s
+from worldsize.published import BOUND, find_range
+from worldsize.units import MB, format_bytes, format_time_s, significant
 
 # the published runs of the lessons (2020 to 2024, `worldsize.course.published_runs`): how many there are, and the least
 # and the median of their times over their bounds
@@ -46,6 +47,20 @@ def refuse_impossible(step_s: float, plan: Plan, dtype: str = "") -> None:
             f"cost is {format_time_s(step_s)} for {plan}, and no program takes less than "
             f"{format_time_s(bound.seconds)}: {bound.work}"
         )
+
+
+def describe_step(step_s: float, plan: Plan, dtype: str = "") -> str:
+    """Describe how near a step is to `least(plan, dtype)`, and how near published programs of its kind were."""
+    least_s = least(plan, dtype).seconds
+    times = f"takes {significant(step_s / least_s)} times the least that the hardware allows"
+    published = find_range(BOUND, plan.family, plan.cluster.gpu.architecture, plan.cluster.world_size)
+    if published is None:
+        return (
+            f"{times}. Nothing of its kind was compared: {NUM_PUBLISHED} published runs took at least "
+            f"{LEAST_PUBLISHED:.2f} times, half of them over {MEDIAN_PUBLISHED} times."
+        )
+    ends = " to ".join(map(format_time_s, published.around(least_s)))
+    return f"{times}; {published}, which is {ends}."
 
 
 def least(plan: Plan, dtype: str = "") -> LowerBound:

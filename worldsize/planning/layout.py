@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 
 from worldsize.hardware import Cluster
 from worldsize.models.shapes import Shape
+from worldsize.published import DATA, TENSOR_OR_PIPELINE
 
 RECOMPUTES = ("none", "selective", "full")
 ZERO_STAGES = (0, 1, 2, 3)
@@ -123,6 +124,13 @@ class Plan:
     def pp_ranks(self) -> range:
         """The ranks of rank 0's pipeline."""
         return range(0, self.cluster.world_size, self.tp * self.num_shards)
+
+    @property
+    def family(self) -> str:
+        """The family of layouts, as in `worldsize.published`; empty if no published program is of it."""
+        if self.cp > 1 or self.model.num_experts > 1:
+            return ""
+        return TENSOR_OR_PIPELINE if self.tp > 1 or self.pp > 1 else DATA
 
     @property
     def mesh(self) -> dict[str, int]:

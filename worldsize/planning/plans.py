@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from worldsize.planning import bounds, memory_estimate
 from worldsize.planning.layout import Plan
-from worldsize.units import format_bytes, significant
+from worldsize.published import RATIO_ERROR_FRACTION
+from worldsize.units import format_bytes
 
 if TYPE_CHECKING:
     from worldsize.draw import Table
@@ -125,7 +126,8 @@ class Plans(Sequence[PricedPlan]):
         lines = [
             f"{len(self):,} of {_count(num_plans, 'legal plan')} fit in {format_bytes(capacity)}, "
             f"in {_count(len(self.layouts), 'layout')}, each shown by its cheapest plan.",
-            self._reality(),
+            f"The cheapest {bounds.describe_step(self._priced[0].step_s, self.best, self.dtype)}",
+            *self._equals(),
         ]
         margin = memory_estimate.margin(self._priced[0].held_bytes, capacity) if self._is_memory_estimated else ""
         lines += [f"The cheapest {margin}."] if margin else []
@@ -133,15 +135,16 @@ class Plans(Sequence[PricedPlan]):
         lines += [f"Not legal ({_count(number, 'layout')}): {reason}." for reason, number in _sorted(self.not_legal)]
         return "\n".join(lines)
 
-    def _reality(self) -> str:
-        """Say how near the cheapest plan is to what the hardware allows, beside published runs."""
-        cheapest = self._priced[0]
-        times = cheapest.step_s / bounds.least(cheapest.plan, self.dtype).seconds
-        return (
-            f"The cheapest takes {significant(times)} times the least that the hardware allows; {bounds.NUM_PUBLISHED} "
-            f"published runs took at least {bounds.LEAST_PUBLISHED:.2f} times, half of them over "
-            f"{bounds.MEDIAN_PUBLISHED} times."
-        )
+    def _equals(self) -> list[str]:
+        """Say how many layouts are too near the cheapest to be told apart from it, if there are any."""
+        most_s = (1 + RATIO_ERROR_FRACTION) * self._priced[0].step_s
+        num_equal = sum(one.step_s <= most_s for one in self.layouts)
+        if num_equal == 1:
+            return []
+        return [
+            f"The first {num_equal} layouts differ by at most {RATIO_ERROR_FRACTION:.0%}, too little to call one "
+            "the best: most ratios of two published steps are farther than that from the ratio on paper."
+        ]
 
     def _row(self, place: int, one: PricedPlan) -> dict[str, Any]:
         plan = one.plan

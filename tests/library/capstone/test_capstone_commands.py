@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from autograder.cli import app
 from worldsize import capstone
 from worldsize.capstone.__main__ import main
-from worldsize.capstone.programs import load_programs, recorded
+from worldsize.capstone.programs import load_programs, record_step
 from worldsize.capstone.report import DesignReport
 
 GOOD = capstone.EXAMPLES / "ten_thousand_h100.toml"
@@ -122,10 +122,16 @@ def test_an_error_of_a_program_is_a_sentence_with_its_line(mine, capsys, program
     assert [sentence for sentence in sentences if sentence not in said] == [] and "Traceback" not in said
 
 
+def test_a_recorded_step_is_shown_with_its_range(mine, capsys):
+    main(["run", str(mine), "--record"])
+    said = capsys.readouterr().out
+    assert said.startswith("PaperRun(10,000 ranks on ") and "nothing like this was compared" in said
+
+
 def test_a_recorded_step_is_priced_on_faster_links(mine):
     design = capstone.load(mine)
     programs = load_programs(design, mine.parent)
-    cost = recorded(programs.train, design)
+    cost = record_step(programs.train, design)
     begin_s = time.process_time()
     report = DesignReport.of(design, lambda plan: 10 + cost(plan))  # the program does not do the design's products
     assert time.process_time() - begin_s < 2 * 3  # 0.7 s where this was written; a busy machine counts more

@@ -8,7 +8,7 @@ import large_programs
 import programs
 import published_ranges
 import pytest
-from published_ranges import DATA, KINDS, PEAK, STEP, TENSOR_OR_PIPELINE
+from published_ranges import BOUND, DATA, KINDS, PEAK, STEP, TENSOR_OR_PIPELINE
 from repository import ROOT
 
 import worldsize as ws
@@ -24,17 +24,22 @@ def test_the_ranges_are_those_of_all_published_rows():
     assert published_ranges.RANGES_CSV.read_text() == published_ranges.table(rebuilt)
     assert published.ranges() == tuple(rebuilt)
     assert published_ranges.least_hfu_fraction(COMPARED) == published.LEAST_HFU_FRACTION
+    assert published_ranges.ratio_error_fraction(COMPARED) == published.RATIO_ERROR_FRACTION
 
 
 def test_every_published_row_was_recorded():
-    steps = [row.id for row in COMPARED if row.figure == STEP]
-    assert steps == [row["id"] for row in published_ranges.steps()] and len(COMPARED) == len(steps) + 11
+    steps, peaks, bounds = ([row.id for row in COMPARED if row.figure == figure] for figure in (STEP, PEAK, BOUND))
+    assert steps == [row["id"] for row in published_ranges.steps()] and len(peaks) == 11
+    assert published_ranges.table(list(published_ranges.compare_bounds())) == published_ranges.table(
+        [row for row in COMPARED if row.figure == BOUND]
+    )
+    assert len(bounds) == 70
 
 
 @pytest.mark.parametrize("row", SAMPLE, ids=[row["id"] for row in SAMPLE])
 def test_a_row_is_recorded_again_with_the_same_result(row):
     cloudpickle.register_pickle_by_value(gpt_layers)
-    (kept,) = [one for one in COMPARED if one.id == row["id"]]
+    (kept,) = [one for one in COMPARED if (one.id, one.figure) == (row["id"], STEP)]
     again = published_ranges.compare_step(row)
     assert (again.on_paper, again.hfu_fraction) == pytest.approx((kept.on_paper, kept.hfu_fraction), rel=1e-5)
     assert dataclasses.replace(again, on_paper=0, hfu_fraction=0) == dataclasses.replace(
@@ -76,6 +81,14 @@ def test_a_range_holds_nine_of_ten_rows_and_the_docs_say_how_many():
             f"| {one.low:.2f} to {one.high:.2f} | {held.num_inside} of {held.num_rows} | {tried} | "
             f"{one.high / one.low:.2f} |" in page
         )
+
+
+def test_a_ratio_is_of_two_steps_of_one_publication_and_family():
+    def row(source, family, factor):
+        return published_ranges.Compared("", STEP, source, family, "ampere", 8, factor, 1.0, 0.5)
+
+    rows = [row("a", DATA, 1.0), row("a", DATA, 1.17), row("b", DATA, 9.0), row("a", TENSOR_OR_PIPELINE, 5.0)]
+    assert published_ranges.ratio_error_fraction(rows) == 0.15
 
 
 def test_left_out_are_the_rows_of_one_publication():
@@ -127,8 +140,8 @@ def test_layers_without_gradients_in_the_forward_pass_are_known_by_their_recompu
 
 
 def test_a_figure_has_the_range_of_its_kind(split):
-    step, peak = (one for one in published.ranges() if one.has(TENSOR_OR_PIPELINE, "ampere", 8))
-    assert (step.figure, peak.figure) == (STEP, PEAK)
+    step, peak, bound = (one for one in published.ranges() if one.has(TENSOR_OR_PIPELINE, "ampere", 8))
+    assert (step.figure, peak.figure, bound.figure) == (STEP, PEAK, BOUND)
     assert split.step_range_s == (step.low * split.step_s, step.high * split.step_s)
     assert split.peak_range_bytes == (peak.low * split.peak_bytes, peak.high * split.peak_bytes)
     assert split.mfu_range_fraction == (split.mfu_fraction / step.high, split.mfu_fraction / step.low)

@@ -12,6 +12,8 @@ from worldsize import capstone, hardware
 from worldsize.models import shape
 from worldsize.planning import bounds
 from worldsize.planning.bounds import Impossible
+from worldsize.published import DATA, TENSOR_OR_PIPELINE
+from worldsize.units import format_time_s
 
 GOOD = capstone.example("ten_thousand_h100")
 
@@ -146,3 +148,21 @@ def test_the_bound_of_a_model_with_experts_counts_those_of_a_token():
     one = replace(mixtral, num_experts=1, num_active_experts=1, name="dense")
     assert bound_of(plan, "products") > bound_of(plan_of(one, tp=1, micro_batch=1, recompute="none"), "products")
     assert bound_of(plan, "products") < 2 * bound_of(plan_of(one, tp=1, micro_batch=1, recompute="none"), "products")
+
+
+def test_plans_of_a_published_kind_have_its_range():
+    plan = plan_of(cluster="dgx-a100", tp=8, pp=1)
+    least_s = bounds.least(plan).seconds
+    assert bounds.describe_step(2 * least_s, plan) == (
+        "takes 2.00 times the least that the hardware allows; published programs of this kind took 1.70 to 3.20 times "
+        f"that least (43 rows), which is {format_time_s(1.7 * least_s)} to {format_time_s(3.2 * least_s)}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "family"),
+    [({}, DATA), ({"tp": 2}, TENSOR_OR_PIPELINE), ({"pp": 2}, TENSOR_OR_PIPELINE), ({"tp": 2, "cp": 2}, "")],
+)
+def test_a_plan_is_of_the_family_of_its_layout(sizes, family):
+    wanted = {"tp": 1, "pp": 1, "cp": 1} | sizes
+    assert plan_of(**wanted).family == family and plan_of("mixtral-8x7b", **wanted).family == ""

@@ -246,3 +246,13 @@ def test_planning_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_layouts_that_cost_nearly_the_same_are_said_to_be_equal():
+    equal, different = (
+        plans_of(tp=(1, 2, 4), pp=1, cp=1, cost=lambda plan, far=far: {1: 100, 2: 104, 4: far}[plan.tp]).note
+        for far in (104.9, 105.1)
+    )
+    assert "The first 3 layouts differ by at most 5%, too little to call one the best" in equal
+    assert "The first 2 layouts differ" in different
+    assert "layouts differ" not in plans_of(tp=(1, 2), pp=1, cp=1, cost=lambda plan: 100 * plan.tp).note
