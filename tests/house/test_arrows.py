@@ -8,6 +8,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
+    {"units", "files", "cores", "formulas", "event", "intervals", "source", "timeline"},
     {"audit", "memory", "images", "text", "models", "framing", "message", "outages", "published"},
     {"hardware"},
     {"gpus"},
