@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import bench_auditing
 import bench_budgets
 import bench_calibrating
 import bench_compressing
@@ -301,6 +302,7 @@ PARTS: list[Callable[[float], Iterator[Figure]]] = [
     bench_regrading.regrading,
     bench_similarity.similarity,
     bench_cutting.cutting,
+    bench_auditing.auditing,
     bench_budgets.budgets,
     demo,
 ]
