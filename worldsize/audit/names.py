@@ -87,7 +87,7 @@ class Names:
                     return f"{role} {name}"
         return ""
 
-    def shard(self, tensor: torch.Tensor) -> str:
+    def name_of_shard(self, tensor: torch.Tensor) -> str:
         """The name of a sharded weight of which a tensor is this rank's part, or its gradient's."""
         for alive in self._sharded.values():
             parameter = alive()

@@ -64,7 +64,7 @@ class CallsObserver:
 
     def shard_of(self, tensor: Any) -> str:
         """The name of a weight or gradient whose local shard a tensor is; an empty text if it is none."""
-        return self._names.shard(tensor) if isinstance(tensor, torch.Tensor) else ""
+        return self._names.name_of_shard(tensor) if isinstance(tensor, torch.Tensor) else ""
 
     def before(self, op: str, arguments: Mapping[str, Any], payload: Any) -> None:
         """Note a call that is about to be made."""

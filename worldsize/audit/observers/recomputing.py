@@ -26,7 +26,7 @@ class RecomputingObserver:
         replace(stack, torch.utils.checkpoint, "checkpoint", self._wrap)
 
     def _wrap(self, checkpoint: Callable[..., Any]) -> Callable[..., Any]:
-        def checkpointed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if "context_fn" in kwargs:  # some operators are kept and not run again
                 return checkpoint(function, *args, **kwargs)
             first: list[tuple[str, float | None]] = []
@@ -45,7 +45,7 @@ class RecomputingObserver:
 
             return checkpoint(watched, *args, **kwargs)
 
-        return checkpointed
+        return called
 
     def _compare(self, function: Any, line: Any, first: list[Any], second: list[Any]) -> None:
         with contextlib.suppress(Exception):
