@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from worldsize.audit import Audit, audit_of
 from worldsize.audit.notes import EVERY, FOLDER
+from worldsize.audit.report import Audit, audit_of
 from worldsize.launch import command
 from worldsize.launch.protocol.call_log import CallLog
 from worldsize.launch.reports.result import RunError

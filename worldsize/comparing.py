@@ -11,7 +11,6 @@ from typing import Any
 
 from worldsize.audit import notes, sketches
 from worldsize.audit.notes import FOLDER, PERTURBED, RankNotes
-from worldsize.audit.rules.evidence import listed
 from worldsize.audit.sketches import Sketch
 from worldsize.hardware import Cluster
 from worldsize.launch.launcher.spec import Spec
@@ -57,6 +56,8 @@ class ComparedRuns:
         return self.first is None and self.num_steps > 0
 
     def __repr__(self) -> str:
+        from worldsize.audit.rules.evidence import listed
+
         where = f"{self.world_sizes[0]} against {self.world_sizes[1]} ranks"
         left_out = f"\nNot compared: {listed(self.left_out)}" if self.left_out else ""
         if self.first is None:

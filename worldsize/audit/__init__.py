@@ -2,6 +2,5 @@
 
 from worldsize.audit.expecting import expect_different
 from worldsize.audit.finding import AuditFinding, Severity
-from worldsize.audit.report import Audit, audit_of
 
-__all__ = ["Audit", "AuditFinding", "Severity", "audit_of", "expect_different"]
+__all__ = ["AuditFinding", "Severity", "expect_different"]

@@ -35,7 +35,10 @@ def makes_them_in_another_order():
 )
 def test_different_groups_are_named(parts, told, cluster):
     with pytest.raises(ws.RunTimeout) as raised:
-        ws.run(parts, world_size=4, cluster=cluster, echo=False, timeout_s=60, stalled_s=1)
+        for _ in range(
+            3
+        ):  # on Gloo both pairs meet under one name: if one is done before the other begins, nothing hangs
+            ws.run(parts, world_size=4, cluster=cluster, echo=False, timeout_s=60, stalled_s=1)
     assert f"Collectives do not match: {told}{CURE}" in str(raised.value)
 
 

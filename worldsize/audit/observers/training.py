@@ -28,6 +28,7 @@ from worldsize.audit.observers.patching import quietly, replace
 from worldsize.audit.sketches import sketch
 from worldsize.source import Line, line_of
 
+_PERTURBING_SEED = 44
 _MOST_NODES = 20_000  # of a graph of autograd that is searched
 _MEANS = (
     "MeanBackward",
@@ -119,7 +120,7 @@ class TrainingObserver:
 
     def _perturb(self, module: nn.Module) -> None:
         """Change a module's weights in their last bits, once."""
-        generator = torch.Generator().manual_seed(1)
+        generator = torch.Generator().manual_seed(_PERTURBING_SEED)
         with torch.no_grad():
             for parameter in module.parameters():
                 if id(parameter) not in self._perturbed:

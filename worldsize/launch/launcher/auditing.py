@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from worldsize.audit import Audit, audit_of
 from worldsize.audit.notes import EVERY, FOLDER
 from worldsize.launch.reports.result import Run, RunError
+
+if TYPE_CHECKING:
+    from worldsize.audit.report import Audit
 
 
 def audited(audit: bool | int, env: Mapping[str, str], launch: Callable[[Mapping[str, str]], Run]) -> Run:
@@ -34,6 +37,8 @@ def audited(audit: bool | int, env: Mapping[str, str], launch: Callable[[Mapping
 
 def _audit_of(folder: str) -> Audit | None:
     """The audit of the notes in a folder; None if no rank began to write any."""
+    from worldsize.audit.report import audit_of  # for runs that ask for it
+
     with contextlib.suppress(ValueError):
         return audit_of(folder)
     return None

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from worldsize.audit import Audit
 from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.launch.protocol.failure import Failure
 from worldsize.launch.reports.diagnosis import StoppedRank
 from worldsize.memory.use import MemoryUse
 from worldsize.timeline import Timeline
 from worldsize.units import format_time_s
+
+if TYPE_CHECKING:
+    from worldsize.audit.report import Audit
 
 
 @dataclass
