@@ -1,11 +1,14 @@
-"""JupyterLab as the course opens it: at the course's root, its first lesson in front, without pop-ups."""
+"""JupyterLab as the course opens it, started at the course's root: its first lesson in front, without pop-ups.
+
+Students install it as `settings/jupyter_config.py`, where Jupyter finds it whichever way it is started.
+"""
 
 import glob
 import os
 
 c = get_config()  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
-ROOT = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.getcwd()
 SWITCHED_OFF = [
     # asks whether to fetch news, and looks for updates; `LabApp.news_url = None` does not stop the question in 4.6
     "@jupyterlab/apputils-extension:announcements",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import time
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MAX_BYTES = 20 << 20
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can record
+_EARLIEST = 315532800  # 1980, the earliest time that a zip can record, in seconds since 1970
 # characters with which a spreadsheet begins a formula, or that it skips before one
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
@@ -57,12 +58,13 @@ def write_whole(path: Path, text: str) -> None:
     replace_file(path, text.encode())
 
 
-def packed(files: Mapping[str, str | bytes]) -> bytes:
-    """Pack files, given by their paths, in a zip; the same files give the same bytes."""
+def packed(files: Mapping[str, str | bytes], changed_at: float = _EARLIEST) -> bytes:
+    """Pack files, given by their paths, in a zip; the same files and time, in seconds, give the same bytes."""
+    when = time.gmtime(max(changed_at, _EARLIEST))[:6]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for path, content in files.items():
-            info = zipfile.ZipInfo(path, _EPOCH)
+            info = zipfile.ZipInfo(path, when)
             info.compress_type = zipfile.ZIP_DEFLATED
             info.create_system, info.external_attr = 3, 0o644 << 16  # as on Unix, on every system
             archive.writestr(info, content)

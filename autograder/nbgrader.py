@@ -62,20 +62,22 @@ def install() -> None:
     """Make nbgrader's own commands follow the course's rules for which nbgrader has no settings.
 
     Lateness is computed from the collectors' record, requests for a regrade survive collecting the next archive, the
-    formgrader shows no student text that can run, one folder cannot stop the grading of others, and a quiz is marked
-    with its key.
+    formgrader shows no student text that can run, one folder cannot stop the grading of others, Validate prints errors
+    whole, and a quiz is marked with its key.
     """
     from autograder.course import QUIZ_KEY
     from autograder.feedback import sanitize
     from autograder.grading import markers, selected_submissions
     from autograder.submissions import lateness, regrade_requests
     from autograder.submissions.collecting import lms_archives
+    from worldsize.course import validating
 
     lateness.install()
     lms_archives.install()
     regrade_requests.install()
     sanitize.install()
     selected_submissions.install()
+    validating.install()
     markers.register(QUIZ_KEY, _mark_quiz)
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import HealthCheck, settings
 from tiers import Measured, Meter, file_of, mark_slow, shared_fixtures
 
 DURATIONS = Path(__file__).with_name("durations.json")
+ROOT = Path(__file__).parents[1]
+LONG_S = 5.0  # groups of tests that last took longer than this are drawn with --draw
 _took: dict[str, list[float]] = {}
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` sets this, and child processes would inherit it
@@ -23,6 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("worldsize")
     group.addoption(
         "--nightly", action="store_true", help="also run the longest tests, and draw ten times as many samples"
+    )
+    group.addoption(
+        "--draw",
+        type=int,
+        metavar="N",
+        help=f"run one Nth of the groups of tests that take over {LONG_S:g} s, a different Nth for each commit",
     )
     group.addoption(
         "--budget", action="store_true", help="fail fast tests that use more than twice the CPU that they may"
@@ -57,8 +66,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         skip_until_night(item)
         if shares_a_fixture(item) and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(file_of(item.nodeid)))
+    groups = groups_of(items)
+    lengths_s = {name: length_s(group, measured) for name, group in groups.items()}
+    if num_parts := config.getoption("--draw"):
+        from autograder.grading.verify import commit_seed  # which imports torch
+
+        left = groups.keys() - drawn(lengths_s, num_parts, commit_seed(ROOT))
+        config.hook.pytest_deselected(items=[item for name in left for item in groups.pop(name)])
+        items[:] = [item for group in groups.values() for item in group]
     if is_worker(config):  # without workers, keep the order of the files, which reads better
-        items[:] = longest_first(items, measured)
+        names = sorted(groups, key=lengths_s.__getitem__, reverse=True)
+        items[:] = [item for name in names for item in groups[name]]
 
 
 def skip_until_night(item: pytest.Item) -> None:
@@ -73,21 +91,28 @@ def shares_a_fixture(item: pytest.Item) -> bool:
     return info is not None and any(found[-1].scope == "module" for found in info.name2fixturedefs.values())
 
 
-def longest_first(items: list[pytest.Item], measured: Measured) -> list[pytest.Item]:
-    """The tests by group: first groups with files never measured, then the others by their last duration."""
+def groups_of(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    """The tests by xdist group; a test without one is a group of its own."""
     groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         mark = item.get_closest_marker("xdist_group")
         groups[mark.args[0] if mark else item.nodeid].append(item)
+    return dict(groups)
 
-    def length_s(group: list[pytest.Item]) -> float:
-        if not all(measured.knows(file_of(item.nodeid)) for item in group):
-            return math.inf
-        fixtures = {name for item in group for name in shared_fixtures(item)}
-        # fsum is exact, so every worker computes the same order, however it iterates over the set
-        return math.fsum(map(measured.wall_s, [*(item.nodeid for item in group), *fixtures]))
 
-    return [item for group in sorted(groups.values(), key=length_s, reverse=True) for item in group]
+def length_s(group: list[pytest.Item], measured: Measured) -> float:
+    """The seconds that a group last took; infinite if one of its files was never measured."""
+    if not all(measured.knows(file_of(item.nodeid)) for item in group):
+        return math.inf
+    fixtures = {name for item in group for name in shared_fixtures(item)}
+    # fsum is exact, so every worker computes the same order, however it iterates over the set
+    return math.fsum(map(measured.wall_s, [*(item.nodeid for item in group), *fixtures]))
+
+
+def drawn(lengths_s: Mapping[str, float], num_parts: int, seed: int) -> set[str]:
+    """The groups to run: the short and the never measured ones, and one part of the long ones, about equally long."""
+    long = sorted((took_s, name) for name, took_s in lengths_s.items() if LONG_S < took_s < math.inf)
+    return lengths_s.keys() - {name for _, name in long} | {name for _, name in long[seed % num_parts :: num_parts]}
 
 
 def is_worker(config: pytest.Config) -> bool:

@@ -19,6 +19,7 @@ html_show_copyright = False
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
+    "extensions.calculators",
     "extensions.cells",
     "extensions.cheats",
     "extensions.docstrings",

@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 
 import typer
+from calculators import NAMES, calculator
 from extensions import measured
 from typer.cli import get_docs_for_click
 
@@ -29,6 +30,7 @@ def all_of(root: Path, weeks: Sequence[str]) -> dict[str, str]:
         "self_checks.md": self_checks(scripts),
         "commands.md": commands(),
         "measured.md": measured.page(root),
+        **calculators(),
         **reference(root),
     }
 
@@ -57,6 +59,23 @@ def self_checks(weeks: Sequence[Script]) -> str:
     parts = [f"## {title(script)}\n\n```{{self-check}} {_name(script)}\n```\n" for script in weeks]
     head = "Five questions a week, as at the end of each lesson. Each answer is explained; none is sent anywhere.\n"
     return "\n".join(["# Self-checks", "", head, *parts])
+
+
+def calculators() -> dict[str, str]:
+    """A page for each calculator, and one that lists them."""
+    form = "```{{calculator}} {}\n```"
+    pages = {
+        f"calculators/{name}.md": f"# {calculator.title(name)}\n\n{form.format(name)}\n\n{calculator.text(name)}\n"
+        for name in NAMES
+    }
+    head = (
+        "Each asks for a guess, computes in your browser with the code of the library, and sends nothing anywhere. "
+        "Nothing needs to be installed."
+    )
+    rows = [f"| [{calculator.title(name)}]({name}.md) | {calculator.teaser(name)} |" for name in NAMES]
+    listed = ["# Calculators", "", head, "", "| page | guess first |", "|---|---|", *rows]
+    tree = "```{toctree}\n:hidden:\n\n" + "\n".join(NAMES) + "\n```\n"
+    return {**pages, "calculators/index.md": "\n".join(listed) + f"\n\n{tree}"}
 
 
 def commands() -> str:

@@ -6,6 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import made_pages
+from nbformat.v4 import new_code_cell
+
+from autograder.authoring.notebooks import notebook, render
+from autograder.authoring.scripts import as_given_in_lesson, is_buggy, read_week
 
 PAGES = Path(__file__).resolve().parent / "pages"
 # not quizzes/README.md: its examples are questions of exams
@@ -21,9 +25,29 @@ def stage(root: Path, into: Path, weeks: Sequence[str] = ()) -> None:
         if path.relative_to(into).as_posix() not in linked.keys() | made.keys():
             path.unlink()
     for name, file in linked.items():
-        _link(into / name, file)
+        if name.startswith("weeks/"):
+            made[name] = solved(file.with_suffix(".py"))
+        else:
+            _link(into / name, file)
     for name, text in made.items():
         _write(into / name, text)
+
+
+def solved(script: Path) -> str:
+    """A lesson's notebook for readers: each turn as students get it, then a worked answer, folded, which alone runs."""
+    lesson = read_week(script)
+    turns = {cell.id: cell.source for cell in lesson.cells if cell.is_turn}
+    page = notebook(lesson, graded=False, solved=True)
+    cells = []
+    for cell in page.cells:
+        if turn := turns.get(cell.id):
+            cells.append(new_code_cell(as_given_in_lesson(turn), id=cell.id, metadata={"tags": ["skip-execution"]}))
+            summary = "The fix" if is_buggy(turn) else "A worked answer"
+            cell.metadata = {"tags": ["hide-input"], "mystnb": {"code_prompt_show": summary}}
+            cell.id = f"answer-{cell.id}"[:64]
+        cells.append(cell)
+    page.cells = cells
+    return render(page)
 
 
 def _linked(root: Path, weeks: Sequence[str]) -> Iterator[tuple[str, Path]]:

@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | Reading and doing | about 80 minutes: four short exercises, a bug to find, three explorers |
+# | Reading and doing | about 90 minutes: four short exercises, two bugs to find, three explorers |
 # | Running | about a minute on two CPU cores; GPUs are used if there are enough |
 # | You need | to have trained a network in PyTorch: `loss.backward()`, `optimizer.step()` |
 # | You do not need | to have run anything on two processes or two GPUs |
@@ -12,7 +12,7 @@
 # You have trained on one GPU. This week you train on two processes, then on four, and get **the
 # same model, step by step**. Every later week makes this faster, smaller or safer.
 #
-# Three words first. A **rank** is one process of a training job, usually with a GPU of its own;
+# Three terms first. A **rank** is one process of a training job, usually with a GPU of its own;
 # ranks are numbered from 0. The **world size** is the number of ranks. A **collective** is a call
 # that all ranks make together, such as `all_reduce`: each rank passes in a tensor, and each gets
 # back the sum of all of them.
@@ -40,6 +40,7 @@ predicted_hours = None  # between two unexpected stops of a job on 16,384 GPUs
 predicted_speedup = None  # of two ranks over one, for the small network below, on this machine
 
 # %% setup
+import copy
 import json
 import math
 import os
@@ -65,9 +66,9 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# The next cell asks for four numbers, and waits. Nobody sees them but you, and a guess that is ten
-# times off teaches more than a number that you only read. As soon as a result is known, it is
-# printed beside your prediction, which then cannot change any more. A number in place of a `None`
+# The next cell asks for four numbers, and waits. Only you see them, and a guess that is ten times
+# off teaches more than a number that you only read. As soon as a result is known, it is printed
+# next to your prediction, which you then cannot change any more. A number that replaces a `None`
 # above counts as an answer.
 
 # %% predict
@@ -89,9 +90,8 @@ predictions.ask("speed-up of 2 ranks", predicted_speedup, "times", section=6)
 #
 # (Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, section 2.1.) GPT-3 has 175
 # billion parameters and saw 300 billion tokens (Brown et al. 2020, table 2.1). An A100 computes at
-# most 312 TFLOP/s in bfloat16 (NVIDIA A100 data sheet, without sparsity); the fastest matrix
-# product that was measured on one reached 271.2 TFLOP/s (`stas00/ml-engineering`,
-# compute/accelerator).
+# most 312 TFLOP/s in bfloat16 (NVIDIA A100 data sheet, without sparsity); the fastest matmul
+# measured on one reached 271.2 TFLOP/s (`stas00/ml-engineering`, compute/accelerator).
 
 # %% time_to_train
 gpt3_parameters, gpt3_tokens = 175e9, 300e9
@@ -102,14 +102,14 @@ for source, flops_per_s in {"data sheet": 312e12, "best measured": 271.2e12}.ite
 predictions.reveal("GPT-3 on one A100", gpt3_flops / 312e12 / units.YEAR)
 
 # %% [markdown]
-# Decades, on a GPU that never waits for anything. On 1,024 A100s it would be 34 days, by the
-# estimate of Narayanan et al. 2021 (*Efficient Large-Scale Language Model Training on GPU Clusters
-# Using Megatron-LM*, section 5.1). They measured 140 TFLOP/s on each GPU, and count eight
-# operations instead of six because they compute the forward pass twice to save memory.
+# Decades, on a GPU that never waits for anything. On 1,024 A100s it would be 34 days, according to
+# Narayanan et al. 2021 (*Efficient Large-Scale Language Model Training on GPU Clusters Using
+# Megatron-LM*, section 5.1). They measured 140 TFLOP/s on each GPU, and count eight operations
+# instead of six because they compute the forward pass twice to save memory.
 #
 # The share of the peak that goes into those six operations is the **model FLOPs utilisation**, or
-# MFU (Chowdhery et al. 2022, *PaLM*, section 4.1). Work that is done twice does not count. Every
-# week of this course prints it.
+# MFU (Chowdhery et al. 2022, *PaLM*, section 4.1). Recomputed work does not count. Every week of
+# this course prints it.
 
 # %% time_on_a_cluster
 cluster_s = 8 * gpt3_parameters * gpt3_tokens / (1024 * 140e12)
@@ -126,7 +126,7 @@ print(f"{140 / 312:.0%} of the peak; MFU {mfu_fraction:.0%}, without the second 
 #
 # <details><summary>Hint</summary>
 #
-# Seconds are operations over operations per second. `units.DAY` is the number of seconds in a day.
+# The time in seconds is FLOPs divided by FLOP/s. `units.DAY` is the number of seconds in a day.
 # </details>
 
 
@@ -152,12 +152,11 @@ with check.turn("training_days"):
 # ### How large should the model be?
 #
 # More GPUs can train a larger model, or train the same model on more tokens. For a given number of
-# operations the loss is lowest when both grow together. Hoffmann et al. 2022 (*Training
-# Compute-Optimal Large Language Models*) fitted this **scaling law** to more than 400 models, and
-# then trained Chinchilla: 70 billion parameters on 1.4 trillion tokens, 20 for each parameter. With
-# $D = 20 N$ a budget of $C = 6 N D$ operations asks for $N = \sqrt{C / 120}$ parameters. What
-# clusters of H100s (989 TFLOP/s in bfloat16, NVIDIA H100 data sheet) can train in 30 days at an MFU
-# of 40%:
+# FLOPs the loss is lowest when both grow together. Hoffmann et al. 2022 (*Training Compute-Optimal
+# Large Language Models*) fitted this **scaling law** to more than 400 models, and then trained
+# Chinchilla: 70 billion parameters on 1.4 trillion tokens, 20 for each parameter. With $D = 20 N$ a
+# budget of $C = 6 N D$ FLOPs calls for $N = \sqrt{C / 120}$ parameters. This is what clusters of
+# H100s (989 TFLOP/s in bfloat16, NVIDIA H100 data sheet) can train in 30 days at an MFU of 40%:
 
 # %% compute_optimal
 rows = []
@@ -181,8 +180,8 @@ draw.table(rows, title="Compute-optimal models of 30 days, computed", columns=co
 # Four things fill memory while a network trains.
 #
 # - **Weights**: the parameters themselves.
-# - **Gradients**: one number for each weight.
-# - **Optimizer state**: Adam keeps two more numbers for each weight, the running means of the
+# - **Gradients**: one value for each weight.
+# - **Optimizer state**: Adam keeps two more values for each weight, the running means of the
 #   gradient and of its square.
 # - **Activations**: what the forward pass keeps because the backward pass needs it. They grow with
 #   the batch.
@@ -210,7 +209,7 @@ def activation_bytes(model, batch):
 
 
 # %% [markdown]
-# The other three need no trick: add up the tensors. The network is a small convolutional one, the
+# The other three need no trick: add up the tensors. The network is a small convolutional one; the
 # images are 1,797 handwritten digits of 8 by 8 pixels (UCI *Optical Recognition of Handwritten
 # Digits*, shipped with this course).
 
@@ -238,10 +237,10 @@ measured = {f"batch of {size}": memory_parts(size) for size in (4, 16, 64)}
 draw.memory(measured, title="A small network, bytes counted")
 
 # %% [markdown]
-# Weights, gradients and optimizer state stay as they are; activations grow with the batch. They
-# also come and go. Here are the same four parts over two steps, in a process of its own: `ws.run`
-# starts it, counts its tensors, and returns what it has counted. A `ws.span` gives a part of the
-# step a name, and is a bar in later pictures.
+# Weights, gradients and optimizer state stay as they are; activations grow with the batch.
+# Activations also come and go within a step. The next cell shows the same four parts over two
+# steps, in a separate process: `ws.run` starts it, counts its tensors, and returns the counts. A
+# `ws.span` names a part of the step, which later pictures draw as a bar.
 
 
 # %% one_step_of_adam
@@ -271,8 +270,8 @@ draw.memory_use({"rank 0": step_run.memory[0]}, title="Two steps by kind, measur
 # fits.** It lies in the backward pass, where such a gradient meets activations not yet freed.
 #
 # Mixed-precision training with Adam holds **16 bytes for each parameter**: 2 for the bf16 weight, 2
-# for its gradient, and 12 for the optimizer, which keeps a 4-byte weight of its own and two 4-byte
-# means (Rajbhandari et al. 2020, *ZeRO*, section 3.1).
+# for its gradient, and 12 for the optimizer, which keeps its own 4-byte copy of the weight and two
+# 4-byte means (Rajbhandari et al. 2020, *ZeRO*, section 3.1).
 
 
 # %% memory_of_large_models
@@ -297,7 +296,7 @@ draw.memory(large, 80 * units.GB, "Mixed-precision Adam, computed", "one A100 or
 # $$\text{bytes} = s \, b \, h \, \Big( 34 + 5 \frac{a s}{h} \Big)$$
 #
 # (Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*,
-# equation 1). Three shapes, with **one sequence** on the GPU:
+# equation 1). The table has three shapes, with **one sequence** on the GPU:
 
 # %% activations_of_large_models
 SHAPES = {  # parameters, tokens of a sequence, width, heads, layers
@@ -349,12 +348,12 @@ explore(on_one_gpu, num_parameters=SIZES, num_gpus=(1, 64, "x2"))
 #
 # 3 minutes · easy
 #
-# On how many GPUs at least must weights, gradients and optimizer state be split so that an equal
-# part fits on each? Activations are not counted.
+# What is the smallest number of GPUs over which weights, gradients and optimizer state can be split
+# equally so that each part fits? Activations are not counted.
 #
 # <details><summary>Hint</summary>
 #
-# 16 bytes for each parameter. A part of a GPU cannot be bought: `math.ceil` rounds up.
+# 16 bytes for each parameter. You cannot buy a fraction of a GPU: `math.ceil` rounds up.
 # </details>
 
 
@@ -377,7 +376,7 @@ with check.turn("gpus_for_states"):
 # %% [markdown]
 # ### Four pillars
 #
-# One GPU is too slow, and too small. Four ideas carry everything that follows in this course.
+# One GPU is too slow, and too small. Everything that follows in this course builds on four ideas.
 #
 # | Pillar | What is split | What is communicated | Which limit it lifts |
 # |---|---|---|---|
@@ -481,7 +480,7 @@ draw.curves(distances, y_label="distance from the mean", title=title)
 # ### Several ranks that all send to rank 0
 #
 # So they must communicate. What exactly? Look at the gradient of the batch. The loss is a mean over
-# *B* images, so the gradient is one too; with *N* equal parts, it is the mean of the means:
+# *B* images, so the gradient is a mean too; with *N* equal parts, it is the mean of their means:
 #
 # $$g = \frac{1}{B} \sum_{i=1}^{B} g_i
 #     = \frac{1}{N} \sum_{r=1}^{N} \Big( \underbrace{
@@ -506,12 +505,12 @@ print(f"largest gradient {whole.abs().max():.3f}, largest difference {off:.1e}")
 assert torch.allclose(whole, mean, atol=1e-6)
 
 # %% [markdown]
-# The difference is rounding: float32 keeps about seven digits, and the sums are taken in another
-# order.
+# The difference is rounding: float32 keeps about seven digits, and the sums are taken in a
+# different order.
 #
-# So each rank must get the mean of all gradients. The obvious way: all send theirs to rank 0, which
-# averages them and sends the result back. Here it is, one tensor at a time, with 16 MB of gradients
-# on four ranks.
+# So each rank must get the mean of all gradients. The obvious way is to send them all to rank 0,
+# which averages them and sends the result back. The next cell does so, one tensor at a time, with
+# 16 MB of gradients on four ranks.
 
 
 # %% through_rank_0
@@ -538,9 +537,10 @@ draw.timeline(star.timeline, title="Through rank 0, measured here")
 
 # %% [markdown]
 # Read the rows. All gradients pass through rank 0, which adds them up alone. (The *bubble* in the
-# title is the share of the time in which ranks do not compute; *exposed* is communication that no
-# computing hides.) The long *send back* bars of the others are mostly waiting: they have made the
-# call, and rank 0 has not. With more ranks, rank 0 receives more, and the others wait longer.
+# title is the share of the time in which ranks do not compute; *exposed* communication is not
+# hidden behind computing.) The long *send back* bars of the others are mostly waiting: they have
+# made the call, and rank 0 has not. With more ranks, rank 0 receives more, and the others wait
+# longer.
 
 # %% [markdown]
 # ## 4. Build it well
@@ -570,9 +570,9 @@ for way, run in {"through rank 0": star, "by all-reduce": direct}.items():
 draw.timeline(direct.timeline, title="By all-reduce, measured here")
 
 # %% [markdown]
-# This is one run of each: run the cells again before you quote a ratio. What does not depend on the
-# machine is the shape. Every rank now does the same work, and none waits for one that has more to
-# do.
+# This is one run of each: run the cells again before you quote a ratio. Only the shape of the
+# picture does not depend on the machine. Every rank now does the same work, and none waits for one
+# that has more to do.
 #
 # ### The four steps of data parallelism
 #
@@ -628,9 +628,9 @@ draw.timeline(together.timeline, title=f"{world_size} ranks, 4 steps, measured h
 
 # %% [markdown]
 # The `assert` holds bit for bit: after four steps, every rank has the same weights. Where
-# *synchronise* is longer on one rank than on another, that rank is waiting: a collective ends when
-# the last rank has come. The first step takes longer than the others, because everything happens
-# for the first time.
+# *synchronise* is longer on one rank than on another, that rank is waiting: a collective ends only
+# after the last rank has called it. The first step takes longer than the others, because it
+# includes all one-time work.
 #
 # ### Your turn: the accuracy of all ranks
 #
@@ -638,7 +638,7 @@ draw.timeline(together.timeline, title=f"{world_size} ranks, 4 steps, measured h
 #
 # Gradients are not all that ranks exchange. Each rank has tested the model on images of its own:
 # `num_right` of `num_images` were right. Return the accuracy on the images of **all** ranks, on
-# every rank. `dist.all_reduce(tensor)` replaces the tensor by the sum over all ranks.
+# every rank. `dist.all_reduce(tensor)` replaces the tensor with the sum over all ranks.
 #
 # <details><summary>Hint</summary>
 #
@@ -677,8 +677,9 @@ with check.turn("accuracy_of_all"):
 # ### One process, two ranks, four ranks
 #
 # Now the promise of this week: **N ranks with a batch of B/N train the same model as one process
-# with a batch of B.** First the one process, which knows nothing of ranks: the loop that you know,
-# with a clock around each step. It computes in float64, for a reason that the picture below shows.
+# with a batch of B.** First comes the one process, which knows nothing of ranks: the usual training
+# loop, with a timer around each step. It computes in float64, for a reason that the picture below
+# shows.
 
 
 # %% one_process
@@ -742,7 +743,7 @@ rank = dist.get_rank()
 print(f"I am rank {rank} of {world_size}, on {device}, and use {dist.get_backend()}")
 
 # %% [markdown]
-# Second, the four steps, with a clock around them.
+# Second, the four steps, with a timer around them.
 
 # %% script_four_steps
 # %%writefile -a build/week01/train_digits.py
@@ -784,10 +785,10 @@ dist.destroy_process_group()
 
 # %% [markdown]
 # Run it under real torchrun. In a terminal you would type
-# `torchrun --nproc-per-node 2 train_digits.py ...`; `ws.torchrun` does that, and says of each line
-# which rank printed it. (After `%load_ext worldsize`, a cell that begins with
-# `%%torchrun --nproc-per-node 2` is a script too.) With two GPUs or more, it runs on as many ranks
-# as there are GPUs for, on NCCL; otherwise on two and four CPU ranks, on Gloo.
+# `torchrun --nproc-per-node 2 train_digits.py ...`; `ws.torchrun` does that, and shows which rank
+# printed each line. (After `%load_ext worldsize`, a cell that begins with
+# `%%torchrun --nproc-per-node 2` is a script too.) With two GPUs or more, it uses NCCL and as many
+# ranks as the GPUs allow; otherwise it uses Gloo, on two and on four CPU ranks.
 
 # %% two_and_four
 torch.save((pixels, labels), folder / "digits.pt")
@@ -807,12 +808,12 @@ title = "The same batch, split: the same curve, measured here"
 draw.curves(losses, y_label="loss of the whole batch", title=title, difference_from="one process")
 
 # %% [markdown]
-# The curves lie on each other (upper panel, drawn from thick to thin). The lower panel shows the
-# difference: rounding. Float64 keeps 16 digits, and no mistake can hide behind so small a
-# difference. Float32 keeps seven: now and then a number then falls on the other side of a ReLU's
-# zero, and from there the two trainings slowly part, which would look like a mistake.
+# The curves coincide (upper panel, drawn from thick to thin). The lower panel shows the difference:
+# rounding. Float64 keeps 16 digits, and no mistake can hide behind so small a difference. Float32
+# keeps seven: now and then a value lands on the other side of a ReLU's zero, and from there the two
+# runs slowly diverge, which would look like a mistake.
 #
-# Most of so short a job's time goes into starting it: each rank is a new Python process that
+# A job this short spends most of its time starting up: each rank is a new Python process that
 # imports torch.
 #
 # ### The other way to split: an assembly line
@@ -822,7 +823,7 @@ draw.curves(losses, y_label="loss of the whole batch", title=title, difference_f
 # through a factory.
 #
 # The two pictures below are **computed, not measured**. With the batch in one piece, three of four
-# ranks are idle at any time. Cut into small pieces, it keeps several ranks busy at once: with *p*
+# ranks are idle at any time. Split into small pieces, it keeps several ranks busy at once: with *p*
 # stages and *m* pieces, for *m* / (*m* + *p* − 1) of the time. Week 9 builds it.
 
 
@@ -854,8 +855,8 @@ draw.timeline(assembly_line(4, 8), title="Computed, eight pieces")
 # ## 5. Compare with the production oracle
 #
 # torch does all this in one line: `DistributedDataParallel` averages the gradients during the
-# backward pass. In lab 3 you write it. For now it is the judge: with the same data and the same
-# start, it must arrive at our weights.
+# backward pass. You write it yourself in lab 3. Here it is the reference: with the same data and
+# the same initial weights, it must arrive at our weights.
 
 
 # %% against_ddp
@@ -882,8 +883,8 @@ print(f"largest weight {ours.abs().max():.3f}, largest difference from DDP {off:
 #
 # ### How much faster?
 #
-# **Amdahl**: the work is fixed, a batch that is cut ever finer. If a fraction *s* of it cannot be
-# split, *N* ranks are
+# **Amdahl**: the work is fixed, one batch that is split ever finer. If a fraction *s* of it cannot
+# be split, *N* ranks are
 #
 # $$\text{speed-up} = \frac{1}{s + (1 - s)/N}$$
 #
@@ -934,8 +935,8 @@ where = reports[2]["backend"]
 draw.scaling(step_times_s, title=f"Measured here, {where}, {os.cpu_count()} cores")
 
 # %% [markdown]
-# A formula is worth something when it predicts a run that it has not seen. Take *s* from one and
-# two ranks alone, and predict the speed-up of the largest number of ranks.
+# A formula is useful when it predicts a run that it was not fitted to. Fit *s* to one and two ranks
+# only, and predict the speed-up of the largest number of ranks.
 
 # %% held_out
 median_s = {n: statistics.median(times) for n, times in step_times_s.items()}
@@ -950,42 +951,42 @@ print(f"error of the formula {predicted / speedups[most] - 1:+.0%}")
 
 # %% [markdown]
 # Amdahl's law does not know the machine. It assumes a processor for every rank: with fewer than
-# four cores, four ranks share them, and the error is the missing hardware.
+# four cores, four ranks share them, and the error comes from the missing hardware.
 #
-# It does not know communication either. If two ranks were slower than one here, no *s* from 0 to 1
-# explains it (it is then cut off at 100%): averaging cost more than splitting saved. With a network
-# this small, or on a machine this busy, that happens. Week 3 finds the size from which a second GPU
-# pays.
+# It does not know about communication either. If two ranks were slower than one here, no *s* from 0
+# to 1 explains it (*s* is then capped at 100%): averaging cost more than splitting saved. With a
+# network this small, or on a machine this busy, that happens. Week 3 finds the size from which a
+# second GPU pays.
 #
 # ### How long does a step take?
 #
-# So write down both, computing and communication. Each rank works on *B* samples of its own. A
-# network of *L* square layers of width *W*, without biases, costs two operations per weight and
-# sample in the forward pass and four in the backward pass, but two in the first layer, because no
-# one needs the gradient of the images. Then every layer's gradient, $S = 4 W^2$ bytes, is
+# So write down both times, computing and communication. Each rank works on *B* samples of its own.
+# A network of *L* square layers of width *W*, without biases, costs two FLOPs per weight and sample
+# in the forward pass and four in the backward pass, but only two in the first layer, because the
+# gradient of the images is not needed. Then every layer's gradient, $S = 4 W^2$ bytes, is
 # all-reduced by *N* ranks:
 #
 # $$t = \underbrace{\frac{(6 L - 2) \, W^2 B}{\text{FLOP/s}}}_{\text{compute}}
 #     + \underbrace{L \Big( 2 (N - 1) \, \alpha +
 #     \frac{2 (N - 1)}{N} \frac{S}{\beta} \Big)}_{\text{communication}}$$
 #
-# The first term is the count of section 3 over the rate that products of this size reach, which is
-# less than the GPU's peak. The second is week 2's: a ring over links with a latency of α seconds
-# and a bandwidth of β bytes per second. The two add up because this week's step computes first and
-# communicates afterwards.
+# The first term is the FLOP count of section 3 divided by the rate that matmuls of this size reach,
+# which is less than the GPU's peak. The second is week 2's: a ring over links with a latency of α
+# seconds and a bandwidth of β bytes per second. The two add up because this week's step computes
+# first and communicates afterwards.
 #
-# Which link a byte takes depends on where the two GPUs are. A node with eight H100s, and the way of
-# a byte from its first GPU to one in another node:
+# Which link a byte takes depends on where the two GPUs are. The picture shows a node with eight
+# H100s, and the path of a byte from its first GPU to a GPU in another node:
 
 # %% a_node
 draw.node("h100-ndr-x2", path=("gpu0", "node1.gpu0"))
 
 # %% [markdown]
-# The step, first on a cluster that this machine need not have. The run below is **emulated**: eight
-# real ranks exchange real gradients, but every operation is given the time that it would take on
-# the described cluster. A matrix product takes as long as products of its size were measured to
-# take on such a GPU (`worldsize.operators`); an all-reduce takes as long as a model of NCCL says
-# for those links.
+# First, run the step on a cluster that you need not have. The run below is **emulated**: eight real
+# ranks exchange real gradients, but every operation is given the time that it would take on the
+# described cluster. A matmul takes as long as matmuls of its size were measured to take on such a
+# GPU (`worldsize.operators`); an all-reduce takes as long as a model of NCCL predicts for those
+# links.
 
 
 # %% wide_step
@@ -1041,8 +1042,8 @@ draw.timeline(steps[cluster], title=f"One step, emulated on {cluster}")
 # All ranks do the same in the same time, as long as nothing goes wrong. Nothing is computed while
 # the ranks communicate; week 3 changes that.
 #
-# Then on this machine, where we measure the parts: the computing of one rank by itself, and the
-# all-reduces alone. Their sum stands in for the formula.
+# Next, run it on this machine, where we measure the parts: the computing of one rank by itself, and
+# the all-reduces alone. Their sum takes the place of the formula.
 
 
 # %% measured_step
@@ -1073,8 +1074,8 @@ several = ws.run(timed_steps, 5, world_size=world_size, backend=same, echo=False
 compute_s, (step_s, talk_s) = alone[0][0], map(max, zip(*several, strict=True))
 
 # %% [markdown]
-# Side by side, on three clusters of eight GPUs: eight H100s on NVLink, eight A100s on PCIe, and
-# eight nodes of one A100, joined by 10 Gb/s Ethernet.
+# The table compares the two on three clusters of eight GPUs: eight H100s on NVLink, eight A100s on
+# PCIe, and eight nodes of one A100, joined by 10 Gb/s Ethernet.
 
 
 # %% step_formula
@@ -1110,16 +1111,16 @@ title = "One step: the formula's parts, and the run"
 draw.table(compared, title=title, columns=(*columns, "efficiency_fraction"))
 
 # %% [markdown]
-# Read the last column first. **Communication efficiency** is computing over computing plus
-# communication. The second and the third row have the same network, the same batch and GPUs of the
-# same peak: the interconnect explains nearly all of the difference.
+# Read the last column first. **Communication efficiency** is computing time divided by computing
+# plus communication time. The second and the third row have the same network, the same batch and
+# GPUs of the same peak: the interconnect explains nearly all of the difference.
 #
 # Then the errors. Each has a reason:
 #
-# - **dgx-h100**: the formula counts only matrix products and assumes a ring. For so small a tensor
-#   NCCL is faster than a ring: it lets the NVLink switch do the adding (NVLS).
+# - **dgx-h100**: the formula counts only matmuls and assumes a ring. For so small a tensor NCCL is
+#   faster than a ring: it lets the NVLink switch do the adding (NVLS).
 # - **pcie-box**: eight GPUs share one host bridge, which cannot carry eight full links at once.
-# - **8 x 10 Gb/s**: nearly right, because one thing decides, and the formula has it.
+# - **8 x 10 Gb/s**: nearly right, because one term dominates, and the formula contains it.
 # - **this machine**: the parts were measured one at a time. In a step the ranks share cores, caches
 #   and memory. A large error means fewer cores than ranks.
 #
@@ -1165,8 +1166,8 @@ explore(efficiency, compute_s=(0.001, 2.0, "x2"), num_ranks=(2, 1024, "x2"))
 #
 # Computing grows with the batch, communication does not. How many samples must each rank have so
 # that the network of the formula above reaches this communication efficiency? `formula_s` uses
-# `LAYERS`, `WIDTH` and `SAMPLES`, its seconds of computing are proportional to `SAMPLES`, and it
-# may be called here. Do not round.
+# `LAYERS`, `WIDTH` and `SAMPLES`, its computing time is proportional to `SAMPLES`, and you may call
+# it here. Do not round.
 #
 # <details><summary>Hint</summary>
 #
@@ -1198,17 +1199,16 @@ with check.turn("enough_samples"):
         print(f"{enough:>9,.0f} samples on {wire.name}")
 
 # %% [markdown]
-# The width has cancelled, except in the latency's share: a larger layer computes longer *and* sends
-# more. What decides is the ratio of two machines, operations per second over bytes per second. Week
-# 3 makes a rule of it.
+# The width cancels, except in the latency term: a larger layer computes longer *and* sends more.
+# What matters is the ratio of FLOP/s to bytes per second. Week 3 turns it into a rule.
 
 # %% [markdown]
 # ### Five numbers to ask of any run
 #
 # - **Throughput**: samples per second.
-# - **Scaling efficiency**: speed-up over the number of ranks.
-# - **Communication efficiency**: computing over computing plus communication.
-# - **Memory utilisation**: bytes in use over bytes available.
+# - **Scaling efficiency**: speed-up divided by the number of ranks.
+# - **Communication efficiency**: computing time divided by computing plus communication time.
+# - **Memory utilisation**: bytes in use divided by bytes available.
 # - **Recovery time**: from the report of a failure until the job is past the step at which it
 #   failed.
 #
@@ -1302,14 +1302,14 @@ except ws.RunTimeout as report:
 # **Symptom**: no output and, until the group's timeout (by default 10 minutes with NCCL, 30 with
 # Gloo), no error. The job hangs, on GPUs at full utilisation, because a waiting NCCL kernel spins.
 # **Cause**: a collective ends when *all* ranks have called it, and one never did. **Fix**: every
-# rank makes the same calls in the same order, also at the end of the data. When a job hangs, ask
-# which rank is missing, not which ones wait: the report names both.
+# rank makes the same calls in the same order, including at the end of the data. When a job hangs,
+# ask which rank is missing, not which ones wait: the report names both.
 #
 # This has happened to so many people that torch was changed for it. In February 2020 a developer of
-# torch wrote that several users had met it (pytorch issue 33148): ranks with more batches hang,
-# because the rank with the fewest does not take part in the additional all-reduces. Samplers that
-# deal data out evenly help, says the proposal of May 2020 (issue 38174), but not in all cases. So
-# DDP got a mode, `with model.join():` (pull request 42577). Before a step all ranks add up a
+# torch wrote that several users had run into it (pytorch issue 33148): ranks with more batches
+# hang, because the rank with the fewest does not take part in the additional all-reduces. Samplers
+# that deal data out evenly help, says the proposal of May 2020 (issue 38174), but not in all cases.
+# So DDP got a mode, `with model.join():` (pull request 42577). Before a step all ranks add up a
 # number, 1 from a rank that has data and 0 from one that has none. A rank without data goes on
 # making the same calls as the others, with zeros, until no rank has any left.
 #
@@ -1356,8 +1356,8 @@ with check.turn("colleagues_part"):
     print("Right. Four ranks on the same data are one rank with a quarter of the batch.")
 
 # %% [markdown]
-# A comparison with one process finds it in one step, because the gradients differ. A look at the
-# loss curve does not: it is a good curve, of a smaller batch.
+# A comparison with one process finds it in one step, because the gradients differ. The loss curve
+# does not reveal it: it is a good curve for a smaller batch.
 #
 # ### The quiet failure: the sum instead of the mean
 #
@@ -1403,20 +1403,77 @@ print(f"loss of guessing one of ten: {guess:.3f}; last loss with the sum: {summe
 # cancels. A bug that one optimizer shows and another hides is best found as you did above, by
 # comparing with one process.
 #
-# An **audit** needs no second program. With `audit=True` every rank notes a few numbers of each
-# gradient after its backward pass and before the step, and the notes of all ranks are compared
-# after the run. It knows some thirty faults of this kind, and names the line.
+# An **audit** needs no second program. With `audit=True` every rank records a few numbers about
+# each gradient after its backward pass and before the step, and the records of all ranks are
+# compared after the run. It knows some thirty faults of this kind, and names the line.
 
 # %% audited
 run = ws.run(train_on_the_sum, pixels, labels, world_size=4, backend=backend, echo=False, audit=5)
 print(run.audit)
+
+# %% [markdown]
+# ### Find the bug: a checkpoint that resumes to a different run
+#
+# 6 minutes · medium
+#
+# A colleague adds momentum to the job of section 6, saves a checkpoint and resumes from it. The job
+# goes on at the right step with the right weights, and the loss keeps falling. Yet from the first
+# step after the checkpoint on, the weights are not those of the run that was never interrupted.
+# Run the check, read what it found, and repair the function.
+#
+# <details><summary>Hint</summary>
+#
+# With momentum, a step depends on more than the weights and the gradient. Where does
+# `torch.optim.SGD` keep the rest?
+# </details>
+
+
+# %% state_to_save tags=["turn"]
+def state_to_save(model, optimizer):
+    """Everything of this job on which its next step depends, by the name of its owner."""
+    ### BEGIN SOLUTION
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    ### INSTEAD
+    # return {"model": model.state_dict()}
+    ### END SOLUTION
+
+
+# %% check_state_to_save
+def six_steps(resume_after=None):
+    """The weights after six steps with momentum, if asked for with a restart in between."""
+    saved = {}
+    for step in range(6):
+        if step in (0, resume_after):
+            torch.manual_seed(0)
+            model = torch.nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+            for name, owner in (("model", model), ("optimizer", optimizer)):
+                if name in saved:
+                    owner.load_state_dict(saved[name])
+        rows = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        model(rows).square().mean().backward()
+        optimizer.step()
+        saved = copy.deepcopy(state_to_save(model, optimizer))
+    return model.weight.detach()
+
+
+with check.turn("state_to_save"):
+    hint = "The model continues from its checkpoint, and the momentum starts again at zero."
+    resumed = six_steps(resume_after=3)
+    check.expect_close(resumed, six_steps(), "the weights of a run resumed after three steps", hint)
+    print("Right. The resumed run and the run without interruption have the same weights.")
+
+# %% [markdown]
+# The loss curve of the wrong version looks right, because momentum builds up again within about ten
+# steps. **Test a checkpoint by its next step**: save, take one step, load, take it again, compare.
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
 #
 # | Number | Threshold | Where it comes from |
 # |---|---|---|
-# | 6 operations a parameter and token | GPT-3: 32 years on one A100, 34 days on 1,024 | section 3 |
+# | 6 FLOPs a parameter and token | GPT-3: 32 years on one A100, 34 days on 1,024 | section 3 |
 # | 16 B a parameter | 5 billion parameters fill 80 GB, before any activation | section 3 |
 # | 20 tokens a parameter | compute-optimal: 100 times the GPUs, 10 times the model | section 3 |
 # | 2 S, however many ranks | a ring's link; a server's link carries 2 N S | section 3 |
@@ -1441,33 +1498,34 @@ print(run.audit)
 #
 # <details><summary>Answer</summary>
 #
-# A weight and its gradient: 8. Momentum is one more number: 12. Adam keeps two: 16, as many as
-# mixed precision needs, whose 16-bit weights and gradients save 4 and whose master weights cost 4.
+# A weight and its gradient: 8. Momentum is one more value: 12. Adam keeps two: 16. Mixed precision
+# needs 16 as well: its 16-bit weights and gradients save 4 bytes, and its master weights cost 4.
 # </details>
 #
-# **3.** Eight ranks draw batches of 32 each and average their gradients by `all_reduce` and a
-# division by 8. With which batch on one process do you compare, and what must be the same in both
-# runs?
+# **3.** Eight ranks draw batches of 32 each and average their gradients with `all_reduce` and a
+# division by 8. Which batch on one process do you compare this with, and what must be the same in
+# both runs?
 #
 # <details><summary>Answer</summary>
 #
-# With the 256 samples of all ranks together: the same samples in every step, the same first
-# weights, the same learning rate. If one process draws 32, it trains another model, however well
-# both do.
+# With the 256 samples of all ranks together: the same samples in every step, the same initial
+# weights, the same learning rate. If one process draws 32, it trains a different model, however
+# well both do.
 # </details>
 #
-# **4.** Two ranks are 1.6 times as fast as one. What does Amdahl's law promise for eight, and for
+# **4.** Two ranks are 1.6 times as fast as one. What does Amdahl's law predict for eight, and for
 # any number?
 #
 # <details><summary>Answer</summary>
 #
 # $s = 2/1.6 - 1 = 0.25$. Eight: $1/(0.25 + 0.75/8) = 2.9$. Any number: less than $1/s = 4$. If the
-# batch may grow with the ranks, Gustafson's law counts instead: with a quarter of the time serial,
+# batch may grow with the ranks, Gustafson's law applies instead: with a quarter of the time serial,
 # eight ranks do $0.25 + 0.75 \cdot 8 = 6.25$ times the work.
 # </details>
 #
 # **5.** A step computes for 90 ms and then all-reduces for 30 ms. What is its communication
-# efficiency? Another network is twice as fast. What does that gain? And twice as fast GPUs?
+# efficiency? Another network is twice as fast. What does that gain? And GPUs that are twice as
+# fast?
 #
 # <details><summary>Answer</summary>
 #
@@ -1476,9 +1534,9 @@ print(run.audit)
 # buy here.
 # </details>
 #
-# **6.** *Design.* A job on 512 GPUs is interrupted as often for each GPU as Llama 3's was, and it
-# saves once an hour. How many interruptions are there in 30 days, and how much work is lost if each
-# costs half an interval and ten minutes for the restart? What would you change?
+# **6.** *Design.* A job on 512 GPUs has the same interruption rate per GPU as Llama 3's, and it
+# saves a checkpoint once an hour. How many interruptions are there in 30 days, and how much work is
+# lost if each costs half an interval and ten minutes for the restart? What would you change?
 #
 # <details><summary>Answer</summary>
 #
@@ -1490,13 +1548,13 @@ print(run.audit)
 #
 # ## 9. Self-check
 #
-# First, your predictions beside the results. A ratio far from 1 is where to read again.
+# First, compare your predictions with the results. Where a ratio is far from 1, read again.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week01", seed=seed)
@@ -1510,8 +1568,8 @@ quiz.ask("week01", seed=seed)
 # - N ranks of batch B/N train the model of one rank of batch B, up to rounding. If yours do not,
 #   look for a sum that should be a mean, for different starting weights, and for ranks that see
 #   the same data.
-# - Speed-up has a ceiling: the part that is not split (Amdahl), and the hardware there is.
-# - A collective waits for every rank. One rank that does not come stops all.
+# - Speed-up has a ceiling: the part that is not split (Amdahl), and the available hardware.
+# - A collective waits for every rank. One missing rank stops all the others.
 #
 # **Now the lab**: [lab 1, average the gradients](../labs/lab01/lab01.ipynb). There the batch does
 # not divide evenly, ranks start from different weights, and some gradients are missing. Then [week

@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | Reading and doing | about 90 minutes: four short exercises, a bug to find, an explorer |
+# | Reading and doing | about 100 minutes: four short exercises, two bugs to find, an explorer |
 # | Running | about a minute on two CPU cores; GPUs are used if there are enough |
 # | You need | [week 1](week01_why_one_gpu_is_not_enough.ipynb): ranks and collectives |
 # | You do not need | a network, a cluster, or to have written a message-passing program |
@@ -11,7 +11,7 @@
 #
 # Last week every step ended in `dist.all_reduce`: each rank passes in a tensor and gets back the
 # sum of all of them. You called it. This week you take it apart: which bytes it must move, what
-# that costs, and in which ways it can be done.
+# that costs, and how it can be done.
 #
 # Two letters stand for the same things throughout. **N** is the number of ranks. **S** is the size
 # of the tensor in bytes.
@@ -66,7 +66,7 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # ## 2. Predict
 #
 # The next cell asks for four numbers, and waits. Llama 3 8B has 8.03 billion parameters; a bfloat16
-# number takes 2 bytes.
+# value takes 2 bytes.
 
 # %% predict
 predictions.ask("sent by each of 64 ranks for 100 MB", predicted_ring_mb, "MB", section=4)
@@ -84,8 +84,8 @@ predictions.ask("server's link, 64 workers", predicted_server_tb, "TB", section=
 # return when the message has arrived. On GPUs they return at once, and whatever you do next with
 # the tensor waits on the GPU.
 #
-# The first all-reduce that comes to mind: all ranks send to rank 0, rank 0 adds, and sends the sum
-# back to each of them.
+# In the simplest all-reduce, all ranks send to rank 0, which adds and sends the sum back to each of
+# them.
 
 
 # %% through_rank_0
@@ -132,12 +132,12 @@ draw.messages(star, title=f"Through rank 0, emulated on {cluster}")
 # 8 minutes · medium
 #
 # Rank 0 need not send every copy itself. In a broadcast along a **tree**, each rank that has the
-# tensor passes it on. In step 0 rank 0 sends to rank 1. In step 1 ranks 0 and 1 send to ranks 2 and
-# 3. In step 2 ranks 0 to 3 send to ranks 4 to 7, and so on. The number of ranks need not be a power
-# of two: in the last step some ranks have nobody to send to.
+# tensor passes it on. In step 0 rank 0 sends to rank 1. In step 1 ranks 0 and 1 send to ranks 2
+# and 3. In step 2 ranks 0 to 3 send to ranks 4 to 7, and so on. The number of ranks need not be a
+# power of two: in the last step some ranks have no rank to send to.
 #
-# What does one rank do in one step? Return `("send", partner)`, `("recv", partner)` or `(None,
-# None)`.
+# What does one rank do in one step? Return `("send", partner)`, `("recv", partner)` or
+# `(None, None)`.
 #
 # <details><summary>Hint</summary>
 #
@@ -194,7 +194,7 @@ with check.turn("tree_step"):
 #
 # ### Six collectives
 #
-# Names first:
+# First, the names:
 #
 # | Collective | passed in | returned |
 # |---|---|---|
@@ -239,8 +239,8 @@ draw.table(rows, title="Three collectives on four ranks, emulated", columns=colu
 #
 # ### How few bytes?
 #
-# Look at a single element, where it is the ranks that add. (A switch that adds, like NVLink's in
-# week 1, is another matter: see problem 3.) Every rank has its own value of it, and in the end
+# Look at a single element, and assume that only ranks add. (A switch that adds, like NVLink's in
+# week 1, is a different case: see problem 3.) Every rank has its own value of it, and in the end
 # every rank must know the sum.
 #
 # - Before any rank can know the sum, each of the other N − 1 ranks must have sent something: at
@@ -268,9 +268,9 @@ draw.table(rows, title="An all-reduce of 100 MB, computed", columns=columns)
 #
 # 4 minutes · easy
 #
-# Weeks 7 and 8 call the two halves of an all-reduce by themselves. How many bytes must each rank
-# send, at least and on average, in a `"reduce-scatter"`, an `"all-gather"`, a `"broadcast"` and an
-# `"all-reduce"`? The size is that of the whole tensor, all chunks together.
+# Weeks 7 and 8 call the two halves of an all-reduce separately. What is the least number of bytes
+# that each rank must send, on average, in a `"reduce-scatter"`, an `"all-gather"`, a `"broadcast"`
+# and an `"all-reduce"`? The size is that of the whole tensor, all chunks together.
 #
 # <details><summary>Hint</summary>
 #
@@ -300,7 +300,7 @@ with check.turn("least_sent_bytes"):
     print("Right. A reduce-scatter and an all-gather cost half an all-reduce each.")
 
 # %% [markdown]
-# ### Halves, and halves of halves
+# ### Recursive halving and doubling reaches the bound
 #
 # One way to reach the bound: ranks pair up. Each keeps one half of the tensor and sends the
 # other half to its partner. Now each half is summed over two ranks. Then partners at distance 2 do
@@ -344,9 +344,8 @@ def halving_doubling(tensor, after_step=lambda: None):
 # gives partners at distance 1, 2, 4.
 #
 # The picture to keep in mind shows **who holds what**: a row for each rank, a column for each chunk
-# of its tensor. Give rank *r* the number $10^r$ in every chunk. Each digit of a sum
-# then says whose part is in it. Before you run the cell, write down what rank 2 holds after the
-# first step.
+# of its tensor. Give rank *r* the number $10^r$ in every chunk. Each digit of a sum then shows
+# whose part is in it. Before you run the cell, write down what rank 2 holds after the first step.
 
 
 # %% who_holds_what
@@ -370,7 +369,7 @@ draw.chunks(held, title=f"Halving and doubling, emulated on {cluster}")
 
 # %% [markdown]
 # Frames mark what a step has changed. After *quarters* each chunk is complete on exactly one rank,
-# and everything else is partial sums that nobody needs any more. The last two steps overwrite them
+# and everything else is partial sums that no rank needs any more. The last two steps overwrite them
 # with complete chunks. Now the messages of the same algorithm:
 
 # %% halving_emulated
@@ -422,10 +421,10 @@ for rank, (came, passed) in enumerate(chain.values):
 draw.messages(chain.timeline, title=f"One chunk on its way, emulated on {cluster}")
 
 # %% [markdown]
-# One chunk keeps one link busy. So cut the tensor into **N chunks and start each on another rank**.
-# Then N chunks are on their way at the same time, all links are busy in every step, and nobody
-# waits. After N − 1 steps each chunk is complete, on N different ranks: a reduce-scatter. N − 1
-# more steps pass the complete chunks round: an all-gather.
+# One chunk keeps one link busy. So split the tensor into **N chunks and start each on a different
+# rank**. Then N chunks are on their way at the same time, all links are busy in every step, and no
+# rank waits. After N − 1 steps each chunk is complete, on N different ranks: a reduce-scatter.
+# N − 1 more steps pass the complete chunks round: an all-gather.
 #
 # The picture below is **computed, not run**. It shows who sends to whom in each of the $2 (N - 1)$
 # steps, S/N bytes at a time. It does not show *which* chunk a rank sends in which step. That is lab
@@ -453,10 +452,10 @@ draw.messages(ring, title=f"A ring, computed for {cluster}")
 # %% [markdown]
 # ## 5. Compare with the production oracle
 #
-# `dist.all_reduce` is the judge. The same random tensors go through four algorithms on real ranks
-# of this machine; "by two collectives" is a reduce-scatter and an all-gather by torch's own calls.
-# Each result is compared with the sum in float64. All are right up to rounding, and the rounding
-# depends on the order of the additions.
+# `dist.all_reduce` is the reference. The same random tensors go through four algorithms on real
+# ranks of this machine; "by two collectives" uses torch's own reduce-scatter and all-gather. Each
+# result is compared with the sum in float64. All are right up to rounding, and the rounding depends
+# on the order of the additions.
 
 
 # %% two_collectives
@@ -516,7 +515,7 @@ draw.table(error_rows, title=about)
 # algorithms need agree in the last digit. What training relies on is that *all ranks* get the same
 # bits.
 #
-# Now the time. The harness keeps, of each repetition, the time of the slowest rank.
+# Now measure the time. For each repetition, the harness keeps the time of the slowest rank.
 
 
 # %% harness
@@ -621,10 +620,11 @@ draw.cost(line, (4, 16e6), {"alpha + S / beta": message_s}, title=about)
 # On the left the curve is flat: latency decides, and 4 bytes cost as much as several kilobytes. On
 # the right it is a straight line: bandwidth decides. In between, at $S = \alpha \beta$, both terms
 # are equal. Where points leave the curve, the machine does something that two numbers cannot
-# express: caches, other programs, another way of copying.
+# express: caches, other programs, a different way of copying.
 #
 # Between CPU ranks α is mostly the time that the operating system takes to wake a waiting rank. Run
-# the cell again while the machine is busy, and see it grow. The links of this course's clusters:
+# the cell again while the machine is busy, and see it grow. The table lists the links of this
+# course's clusters:
 
 # %% links
 LINKS = (hardware.NVLINK4, hardware.PCIE4, hardware.IB_NDR, hardware.ETHERNET_100G)
@@ -636,25 +636,26 @@ title = "Two numbers for a link, from sources; the last fitted here"
 draw.table(two_numbers, title=title, columns=columns)
 
 # %% [markdown]
-# A message smaller than αβ is mostly latency. For which of these links is that so at 1 MB?
+# A message smaller than αβ is mostly latency. For which of these links is a message of 1 MB mostly
+# latency?
 #
 # <details><summary>Answer</summary>
 #
-# For NVLink 4, the fastest: in its latency it could move 1.26 MB. For this machine if the last row
-# says more than 1 MB.
+# For NVLink 4, the fastest: in its latency it could move 1.26 MB. For this machine, only if the
+# last row says more than 1 MB.
 # </details>
 #
-# Mind what such an α is. For NVLink, PCIe and InfiniBand it is one step of NCCL's ring with its
-# protocol for large messages (NCCL 2.28.3, `src/graph/tuning.cc`), with all that the GPU does
-# around the message. The network's own share of InfiniBand's 14 µs is about one: a round trip
-# through one switch takes about two (kentino.com, *Latency dissection*, read in 2026). NCCL's file
-# has 2.7 µs a step for its quickest protocol for small messages. For TCP, 30 µs is the upper end of
-# what one way through the kernel takes, by the same page; between two network namespaces we
-# measured 4 µs for TCP alone and 46 µs for a message of Gloo, at best. (`Link.source` says where
-# each number comes from.)
+# Note what such an α includes. For NVLink, PCIe and InfiniBand it is one step of NCCL's ring with
+# its protocol for large messages (NCCL 2.28.3, `src/graph/tuning.cc`), including everything that
+# the GPU does around the message. The network's own share of InfiniBand's 14 µs is about 1 µs: a
+# round trip through one switch takes about two (kentino.com, *Latency dissection*, read in 2026).
+# NCCL's file gives 2.7 µs a step for its fastest protocol for small messages. For TCP, 30 µs is the
+# upper end of a one-way trip through the kernel, according to the same page; between two network
+# namespaces we measured 4 µs for TCP alone and 46 µs for a message of Gloo, at best. (`Link.source`
+# says where each number comes from.)
 #
-# Does a real collective follow such a line? A user measured 8-byte all-reduces by NCCL's ring on 2
-# to 8 GPUs of a DGX A100 (NVIDIA/nccl-tests issue 123, December 2022). A ring of N ranks takes
+# Does a real collective follow such a line? A user measured 8-byte all-reduces with NCCL's ring on
+# 2 to 8 GPUs of a DGX A100 (NVIDIA/nccl-tests issue 123, December 2022). A ring of N ranks takes
 # $2 (N - 1)$ steps, so time against steps should be a straight line:
 
 # %% published_latency
@@ -672,8 +673,8 @@ draw.table(on_a_line, title="8 bytes by NCCL's ring on a DGX A100", note=about, 
 
 # %% [markdown]
 # It does, within 4%. A call has a cost of its own, and each step adds two microseconds. That is
-# less than the 3.4 of the table above, because for 8 bytes NCCL has quicker protocols (0.6 and 1.9
-# µs a step in its source).
+# less than the 3.4 µs of the table above, because for 8 bytes NCCL has faster protocols (0.6 and
+# 1.9 µs a step in its source).
 #
 # ### What do algorithms cost?
 #
@@ -715,7 +716,7 @@ def time_of_each(num_ranks=64, link=hardware.IB_NDR):
 explore(time_of_each, num_ranks=(2, 1024, "x2"), link={link.name: link for link in LINKS})
 
 # %% [markdown]
-# Move the sliders. Where does the ring lie with 4 ranks, and where with 1,024? What does a faster
+# Move the sliders. Where is the ring's curve with 4 ranks, and where with 1,024? What does a faster
 # link change, and at which sizes?
 #
 # There are two regimes. Small tensors are **latency-bound**: the fewest steps win, and a ring of 64
@@ -726,8 +727,8 @@ explore(time_of_each, num_ranks=(2, 1024, "x2"), link={link.name: link for link 
 #
 # 10 minutes · medium
 #
-# From which size in bytes on is a ring faster than recursive doubling? Use the formulas of the
-# table; N is 4 or more.
+# Above which size in bytes is a ring faster than recursive doubling? Use the formulas of the table;
+# N is 4 or more.
 #
 # <details><summary>Hint</summary>
 #
@@ -765,13 +766,13 @@ with check.turn("overtakes_bytes"):
 #
 # By these formulas halving and doubling is never slower than a ring. But a ring takes any number of
 # ranks, and each talks to two neighbours only, so that it can be laid along the wires. Halving and
-# doubling has partners far apart, and they all cross the network at once. The formulas assume that
-# no message waits for another.
+# doubling pairs distant ranks, and all their messages cross the network at once. The formulas
+# assume that no message waits for another.
 #
-# Take 64 nodes of one H100 each, in racks of 8, and two networks: one that carries everything, and
-# one whose uplinks between racks have a quarter of the bandwidth of the links below them (*4:1
-# oversubscribed*). 64 MB of bfloat16 numbers are all-reduced through rank 0, by halving and
-# doubling, and by a ring in two orders: rack by rack, and from rack to rack.
+# Take 64 nodes of one H100 each, in racks of 8, and two networks: one that carries all traffic at
+# full speed, and one whose uplinks between racks have a quarter of the bandwidth of the links below
+# them (*4:1 oversubscribed*). 64 MB of bfloat16 values are all-reduced through rank 0, by halving
+# and doubling, and by a ring in two orders: rack by rack, or changing racks at every step.
 #
 # With real data each ring would move 8 GB through this machine. So the programs run **on paper**:
 # 64 ranks again, but with tensors that have a size and no data. Each program is recorded once and
@@ -825,13 +826,13 @@ columns = ("all-reduce", "formula_s", "full_s", "4:1_s")
 draw.table(fabric_rows, title="64 MB on 64 ranks, on paper", columns=columns)
 
 # %% [markdown]
-# On the full network the formulas hold; what the first two rows take beyond them is their
+# On the full network the formulas hold; the excess in the first two rows is the time of their
 # additions. Going through rank 0 takes 60 times as long as halving and doubling. On the narrow
 # network:
 #
 # - A ring laid rack by rack loses nothing, because in each step one message leaves each rack. The
-#   same ring from rack to rack sends eight through uplinks that carry two, so that its bytes take
-#   four times as long. **The order of the ranks is part of the algorithm.**
+#   ring that changes racks at every step sends eight through uplinks that carry two, so that its
+#   bytes take four times as long. **The order of the ranks is part of the algorithm.**
 # - Here halving and doubling sends only its small pieces across racks, and only these are slowed
 #   down. But the loss grows with the tensor, and the ring's extra latencies do not. The next cell
 #   finds where the ring overtakes it.
@@ -846,7 +847,8 @@ print(f"on the narrow network the ring is faster from {crossover} on")
 # %% [markdown]
 # ### Side by side
 #
-# Two functions from above, on three emulated clusters with 8 ranks, and on this machine:
+# The next cell runs two functions from above on three emulated clusters with 8 ranks, and on this
+# machine:
 
 
 # %% side_by_side
@@ -879,11 +881,11 @@ draw.table(all_rows, title="Formula and run", columns=COMPARED)
 # On links that ranks do not share, the formulas hold. In two places ranks do share:
 #
 # - **pcie-box**: eight GPUs share one host bridge, which cannot carry eight full links at once.
-#   Through rank 0 there is one message at a time, and it makes no difference. When all ranks send
-#   at once, each gets a share.
+#   Through rank 0 there is one message at a time, so the sharing makes no difference. When all
+#   ranks send at once, each gets a share.
 # - **this machine**: α and β were measured with two ranks and nothing else. Four ranks share the
-#   cores and the memory, add numbers, and wait for each other's turn on a core. The formula counts
-#   only messages.
+#   cores and the memory, add numbers, and wait for their turn on a core. The formula counts only
+#   messages.
 #
 # ### Algorithm bandwidth and bus bandwidth
 #
@@ -901,13 +903,13 @@ draw.table(all_rows, title="Formula and run", columns=COMPARED)
 # 4 minutes · easy
 #
 # A user all-reduced 1.6 GB with NCCL's ring on 8 V100s, placed in three ways: one on each of 8
-# nodes, two on each of 4, and four on each of 2, always with a network card for each GPU. By the
-# ring's formula all three should take equally long. They took 363, 173 and 132 ms (NVIDIA/nccl
-# issue 569, September 2021). Write the bus bandwidth; the check applies it.
+# nodes, two on each of 4, and four on each of 2, always with a network card for each GPU. According
+# to the ring's formula all three should take equally long. They took 363, 173 and 132 ms
+# (NVIDIA/nccl issue 569, September 2021). Write the bus bandwidth; the check applies it.
 #
 # <details><summary>Hint</summary>
 #
-# The size over the time is the algorithm bandwidth. Only the factor is missing.
+# Size divided by time is the algorithm bandwidth. Only the factor is missing.
 # </details>
 
 
@@ -931,17 +933,18 @@ with check.turn("bus_bytes_per_s"):
     print("Right. It grows with the cards of a node, so there cannot be one ring alone.")
 
 # %% [markdown]
-# NCCL cuts the tensor into parts and lays **several rings**, each in another order within the
-# nodes, so that each leaves a node through another card (one of its authors in NVIDIA/nccl issues
-# 530 and 1360). A formula with one ring and one link does not know that.
+# NCCL splits the tensor into parts and builds **several rings**, each with a different order within
+# the nodes, so that each leaves a node through a different card (one of its authors in NVIDIA/nccl
+# issues 530 and 1360). A formula with one ring and one link ignores that.
 #
 # ### A ring or a parameter server?
 #
 # A parameter server takes S from each of N workers and sends S to each: $2 N S$ over its link, and
 # twice that with twice the workers. With more servers each takes a part. A ring needs none, because
 # every new rank brings a link of its own. What does that mean for the **model FLOPs utilisation**
-# of week 1? Llama 3 8B on 64 H100s, 8,192 tokens on each in a step, gradients all-reduced after the
-# backward pass over one 400 Gb/s link for each GPU, computing at half of the peak:
+# of week 1? The table is for Llama 3 8B on 64 H100s, with 8,192 tokens on each in a step, gradients
+# all-reduced after the backward pass over one 400 Gb/s link for each GPU, and computing at half of
+# the peak:
 
 # %% ring_or_server
 llama, peak = models.shape("llama-3-8b"), hardware.H100.peak_flops_per_s["bfloat16"]
@@ -971,15 +974,15 @@ draw.table(rows, title="A step of Llama 3 8B on 64 H100s, computed", note=note, 
 # ### Nodes of several GPUs
 #
 # Inside a node links are fast; between nodes they are slow. A single flat ring passes through both
-# and pays for the slow ones in every step. **Hierarchical** all-reduce sums in three parts, with M
-# nodes of G ranks:
+# and pays for the slow ones in every step. A **hierarchical** all-reduce on M nodes of G ranks has
+# three parts:
 #
 # 1. reduce-scatter inside each node: every rank has 1/G of the node's sum;
 # 2. all-reduce between nodes, each rank with those that hold the same part: S/G bytes;
 # 3. all-gather inside each node.
 #
 # Only part 2 uses the network, and $\frac{2(M-1)}{M} S$ bytes leave each node: the lower bound,
-# with nodes in place of ranks. In a flat ring $\frac{2(N-1)}{N} S$ leave it, through one of its
+# with nodes instead of ranks. In a flat ring $\frac{2(N-1)}{N} S$ leave it, through one of its
 # network cards.
 
 # %% hierarchy
@@ -1002,9 +1005,9 @@ draw.table(rows, title=title, columns=columns)
 
 # %% [markdown]
 # With two nodes the bytes out of a node fall by nearly half, with sixteen by a twentieth. The time
-# falls to a quarter or less, because eight network cards carry them and not one. NCCL's several
-# rings use all cards, too. At this size they are faster still, because they keep NVLink and the
-# network busy at once, where the three parts take turns.
+# falls to a quarter or less, because eight network cards carry the bytes instead of one. NCCL's
+# several rings use all cards, too. At this size they are faster still, because they keep NVLink and
+# the network busy at once, whereas the three parts take turns.
 
 # %% [markdown]
 # ## 7. When it breaks
@@ -1031,14 +1034,14 @@ except ws.RunTimeout as report:
     print(report)
 
 # %% [markdown]
-# **Symptom**: nothing moves, and every rank stands in a `send` (on GPUs: in the first line that
-# needs what should have come). **Cause**: a circle. A send is done when it is received. Rank 0's
-# needs rank 1's receive, which comes after rank 1's send, and so on round to rank 0. **Fix**:
-# `isend` and `irecv`, and wait when both are posted. Here it hangs at any size. MPI libraries
-# buffer small messages, so this program may pass its test and hang with the real tensor (W. Gropp,
-# *Tutorial on MPI*, Argonne, mcs.anl.gov/mpi/tutorial/gropp, node 87).
+# **Symptom**: nothing moves, and every rank is stuck in a `send` (on GPUs: in the first line that
+# needs the data). **Cause**: a cycle. A send completes when it is received. Rank 0's send needs
+# rank 1's receive, which comes after rank 1's send, and so on round to rank 0. **Fix**: `isend` and
+# `irecv`, and wait only when both are posted. Here it hangs at any size. MPI libraries buffer small
+# messages, so this program may pass its test and hang with the real tensor (W. Gropp, *Tutorial on
+# MPI*, Argonne, mcs.anl.gov/mpi/tutorial/gropp, node 87).
 #
-# ### The quiet failure: another order
+# ### The quiet failure: a different order of calls
 #
 # Collectives have no names. The first call of a rank meets the first call of the others, whatever
 # they mean. Here rank 0 all-reduces the gradient of its second layer first. Each rank holds 1 for
@@ -1066,14 +1069,14 @@ draw.table(rows, title="The sums that ranks get, measured here", columns=columns
 # **Symptom**: no error and no hang; the model learns from the wrong gradients. **Cause**: two
 # layers of the same size were added to each other. **Fix**: the same calls in the same order.
 #
-# Who would write another order on rank 0? Nobody has to. In August 2026 a user who trained Gemma 3
-# on four H200s reported that some ranks always produced garbage, and that chance decided which. It
+# No one has to write a different order on purpose. In August 2026 a user who trained Gemma 3 on
+# four H200s reported that some ranks always produced garbage, and that it was random which ones. It
 # looked like a fault of DDP (huggingface/transformers, pull request 48162). The cause was in the
-# model: it went through `list(set(config.layer_types))` and registered buffers of position angles
-# for each type. Python puts the strings of a set in an order that it draws anew **in each
-# process**. DDP copies rank 0's buffers to the other ranks one after the other, by place and not by
-# name. So on every rank whose order differed, one kind of layer got the angles of the other, and
-# nothing failed. Here are four processes, each with a hash seed of its own:
+# model: it went through `list(set(config.layer_types))` and registered RoPE buffers for each type.
+# Python orders the strings of a set differently **in each process**. DDP copies rank 0's buffers to
+# the other ranks one after the other, by position and not by name. So on every rank whose order
+# differed, one kind of layer got the buffers of the other, and nothing failed. Here are four
+# processes, each with its own hash seed:
 
 # %% order_of_a_set
 code = "print(list(set(['full_attention', 'sliding_attention'])))"
@@ -1084,11 +1087,10 @@ for rank in range(4):
 
 # %% [markdown]
 # Started with `PYTHONHASHSEED=0`, all processes use the same order; the pull request, which was
-# merged, makes the order fixed. On the way to a collective, loop over lists and never over sets.
-# The check of week 1 would find such a mistake: compare with one process.
+# merged, makes the order fixed. Where the order of collectives depends on a loop, loop over a list
+# and never over a set. The check of week 1 would find such a mistake: compare with one process.
 #
-# With layers of different sizes you are luckier. The next run does not end, and the report says
-# why.
+# With layers of different sizes you are luckier. The next run hangs, and the report explains why.
 
 # %% another_size
 try:
@@ -1098,8 +1100,8 @@ except ws.RunError as report:
 
 # %% [markdown]
 # Do not count on that luck with GPUs. NCCL does not compare sizes, because that would cost time in
-# every call. Two users tried sizes that differ between ranks: some runs hung, and others ended,
-# with numbers that were wrong in part (NVIDIA/nccl issues 1394 and 1417, August 2024).
+# every call. Two users tried sizes that differ between ranks: some runs hung, and others ended with
+# partly wrong numbers (NVIDIA/nccl issues 1394 and 1417, August 2024).
 #
 # ### Find the bug: all ranks equally fast
 #
@@ -1143,6 +1145,57 @@ with check.turn("times_of_all"):
         check.expect_close(found, wanted, f"the times that rank {rank} returns", hint)
     print("Right. Rank 2 is the slow one.")
 
+# %% [markdown]
+# ### Find the bug: right by luck
+#
+# 8 minutes · medium
+#
+# A colleague adds the previous rank's values to its own, as a step of the ring does. The sums are
+# right in every test. Still the program is wrong: until its handle says so, `isend` may not have
+# read `values` yet, and would then send the sum. A test of results cannot show that on a machine
+# where the message always leaves first. An **audit** of the run can (`audit=True`): it knows which
+# tensors a transfer still uses when an operator writes to them. Run the check, read what the audit
+# found, and repair the function.
+#
+# <details><summary>Hint</summary>
+#
+# Which handles must be waited for before `values` may change?
+# </details>
+
+
+# %% with_the_previous tags=["turn"]
+def with_the_previous(values):
+    """This rank's values, to which those of the previous rank are added in place."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    inbox = torch.empty_like(values)
+    sending = dist.isend(values, (rank + 1) % size)
+    receiving = dist.irecv(inbox, (rank - 1) % size)
+    ### BEGIN SOLUTION
+    receiving.wait()
+    sending.wait()
+    values += inbox
+    ### INSTEAD
+    # receiving.wait()
+    # values += inbox
+    # sending.wait()
+    ### END SOLUTION
+    return values
+
+
+# %% check_with_the_previous
+with check.turn("with_the_previous"):
+
+    def add_on_a_rank():
+        return with_the_previous(torch.full((4,), 10.0 ** dist.get_rank()))
+
+    run = ws.run(add_on_a_rank, world_size=4, cluster=cluster, echo=False, audit=True)
+    for rank, found in enumerate(run.values):
+        wanted = torch.full((4,), 10.0**rank + 10.0 ** ((rank - 1) % 4))
+        check.expect_close(found, wanted, f"the sum on rank {rank}")
+    for finding in run.audit.findings:
+        raise CheckFailed("no finding of the audit", finding.what, finding.cure)
+    print("Right, and not by luck: no tensor changes before its transfer is over.")
+
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
 #
@@ -1158,8 +1211,8 @@ with check.turn("times_of_all"):
 # %% [markdown]
 # ## 8. Problems
 #
-# **1.** From which size on does a ring of 64 ranks spend less than 10% of its time on latency (14
-# µs and 48 GB/s)?
+# **1.** Above which size does a ring of 64 ranks spend less than 10% of its time on latency (14 µs
+# and 48 GB/s)?
 #
 # <details><summary>Answer</summary>
 #
@@ -1197,8 +1250,8 @@ with check.turn("times_of_all"):
 #
 # Each of N/2 ranks sends half of its S bytes to the other half: $N S / 4$ = 1.02 GB. The ring has
 # one link in each direction between the halves, which carries $2 (N-1)/N \cdot S$ = 126 MB. An
-# all-to-all needs eight times as much of the network's middle, and twice that with twice the ranks.
-# Week 8 meets it again with experts.
+# all-to-all needs eight times as much bisection bandwidth, and twice that with twice the ranks.
+# Week 8 meets it again in expert parallelism.
 # </details>
 #
 # **5.** 16 nodes of 8 H100s all-reduce the 16.1 GB of bfloat16 gradients of an 8B model,
@@ -1228,13 +1281,13 @@ with check.turn("times_of_all"):
 #
 # ## 9. Self-check
 #
-# First, your predictions beside the results. A ratio far from 1 is where to read again.
+# First, compare your predictions with the results. Where a ratio is far from 1, read again.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week02", seed=seed)
@@ -1242,15 +1295,15 @@ quiz.ask("week02", seed=seed)
 # %% [markdown]
 # ## To take with you
 #
-# - All-reduce = reduce-scatter + all-gather. Everybody adds a part; nobody adds everything.
+# - All-reduce = reduce-scatter + all-gather. Every rank adds a part; no rank adds everything.
 # - Where ranks do the adding they send 2(N − 1) S together or more: 2(N − 1)/N · S each, if all
 #   send equally much. Halving and doubling, and the ring, send exactly that.
 # - A message costs α + S/β. Small tensors are bound by the number of steps, large ones by bytes.
 # - A server's link carries 2 N S; a ring's links never more than 2 S each.
 # - Bytes that cross slow links count for more: sum inside the node first, and put neighbours in a
 #   ring next to each other.
-# - Messages meet in order: if all ranks send first, they deadlock; if one calls in another order,
-#   the wrong tensors are summed.
+# - Messages meet in order: if all ranks send first, they deadlock; if one rank calls in a different
+#   order, the wrong tensors are summed.
 #
 # **Now the lab**: [lab 2, ring all-reduce](../labs/lab02/lab02.ipynb). Which chunk does each rank
 # send in which step? Then **week 3**, *DDP from first principles*: when to call all-reduce, so that

@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | Reading and doing | about 90 minutes: four short exercises, a bug to find, an explorer |
+# | Reading and doing | about 100 minutes: four short exercises, two bugs to find, an explorer |
 # | Running | about a minute on two CPU cores; GPUs are used if there are enough |
 # | You need | [week 2](week02_all_reduce_from_scratch.ipynb): the bytes and time of an all-reduce |
 # | You do not need | torch's `DistributedDataParallel`, or how autograd works inside |
@@ -13,8 +13,8 @@
 # `DistributedDataParallel`, **DDP** for short: one line around a model. By the end you know what
 # that line does, and when it cannot help.
 #
-# Two models take part: a small network of linear layers (an MLP), whose times fit into a formula,
-# and the course's **transformer**, in Llama's shape, which stays with you from this week on.
+# This week uses two models: a small network of linear layers (an MLP), whose times fit into a
+# formula, and the course's **transformer**, in Llama's shape, which every later week uses.
 
 # %% [markdown]
 # ## 1. The question
@@ -82,9 +82,10 @@ predictions.ask("rows up to which two GPUs always lose", predicted_rows, "rows",
 #
 # ### One call for each parameter
 #
-# The loop of week 1: run backward, then all-reduce the gradients one after the other. The MLP has
-# four linear layers, so it has eight parameters: four weights and four biases. The transformer has
-# four layers and 39 parameters; its rows are the bytes of a real text, in sequences of 256.
+# Start with the loop of week 1: run backward, then all-reduce the gradients one after the other.
+# The MLP has four linear layers, so it has eight parameters: four weights and four biases. The
+# transformer has four layers and 39 parameters; its rows are the bytes of a real text, in sequences
+# of 256.
 
 
 # %% models
@@ -130,7 +131,7 @@ def no_call(model):
 
 
 # %% [markdown]
-# A harness runs training steps with forward and backward marked, and does not count the first one.
+# A harness runs training steps with forward and backward marked, and does not count the first step.
 # `emulate.elapsed()` is the rank's own clock: virtual time on an emulated cluster, otherwise the
 # machine's.
 
@@ -179,23 +180,23 @@ timelines = {name: run.timeline for name, run in runs.items()}
 draw.timelines(timelines, title=f"Two steps, emulated on {cluster}")
 
 # %% [markdown]
-# On the emulated cluster both ways send the same bytes, one of them with eight latencies and the
-# other with one. (In the measured column all ranks share one machine, and whatever else runs on
-# it.) In both, the link is idle while the GPU works, and the GPU is idle while the link works.
-# Copying everything into one **flat** tensor saves latencies, but it cannot begin before the last
-# gradient is there.
+# On the emulated cluster both versions send the same bytes, one of them with eight latencies and
+# the other with one. (In the measured column all ranks share one machine with everything else that
+# runs on it.) In both, the link is idle while the GPU works, and the GPU is idle while the link
+# works. Copying everything into one **flat** tensor saves latencies, but sending cannot begin
+# before the last gradient is ready.
 #
 # ### Communication efficiency
 #
-# **Exposed** is communication that no computing hides. The **communication efficiency** of a step
-# is the share in which the GPU computes,
+# **Exposed** communication is not hidden behind computing. The **communication efficiency** of a
+# step is the share of its time in which the GPU computes,
 #
 # $$\text{efficiency} = \frac{\text{compute}}{\text{compute} + \text{exposed communication}}$$
 #
-# In week 1 all communication was exposed. A step of 10 ms of compute, and then 8 ms of
-# communication: $10 / 18$. Emulate exactly that, on a link made for it: 1 GB/s with no latency, so
-# that 8 MB between two ranks take 8 ms. Instead of a model, `emulate.spend` lets each rank work for
-# a given time.
+# In week 1 all communication was exposed. A step of 10 ms of compute followed by 8 ms of
+# communication has an efficiency of $10 / 18$. Emulate exactly that, on a link made for it: 1 GB/s
+# with no latency, so that 8 MB between two ranks take 8 ms. Instead of a model, `emulate.spend`
+# makes each rank work for a given time.
 
 # %% by_hand
 LINK = hardware.Link("by hand, 1 GB/s", 0.0, 1e9, "made for this lesson, 2026", kind="pcie")
@@ -240,12 +241,13 @@ predictions.reveal("efficiency, 10 ms and then 8 ms", 100 * compute_s / apart.en
 #
 # ### When is a gradient ready?
 #
-# Not at the end of backward. Backward goes through the layers from the last to the first, and the
-# gradient of the last layer is complete when the others have hardly begun. Torch can call you at
-# that moment: a **hook** on a parameter runs right after its gradient has been added to `grad`.
+# A gradient is ready long before the end of backward. Backward goes through the layers from the
+# last to the first, and the gradient of the last layer is complete when the others have hardly
+# begun. Torch can call your code at that moment: a **hook** on a parameter runs right after its
+# gradient has been added to `grad`.
 #
-# The model contains each of the awkward cases: a layer whose weight is **tied** to the first one's,
-# a **frozen** one, and a branch that this step does not use.
+# The model contains each of the awkward cases: a layer whose weight is **tied** to the first
+# layer's, a **frozen** layer, and a branch that this step does not use.
 
 
 # %% hooks
@@ -291,9 +293,9 @@ print("gradients came:", ", ".join(arrivals(awkward, lambda model: model(torch.o
 #   when both uses have been added. So it comes last, although the tied layer's backward is the
 #   first of all.
 # - The **frozen** weight has no gradient, and takes no hook (torch refuses one).
-# - The hook of the **unused** one never runs. Code that waits for it waits for ever (section 7).
+# - The hook of the **unused** weight never runs. Code that waits for it waits forever (section 7).
 #
-# Now the transformer, on two thousand bytes of text, with a clock:
+# Now time the transformer's gradients, on two thousand bytes of text:
 
 # %% transformer_arrivals
 torch.set_num_threads(1)
@@ -324,8 +326,8 @@ draw.table(rows, title="The small transformer's gradients, measured here", colum
 # 3 minutes · easy
 #
 # Gradients travel in groups. A **bucket** is such a group, sent in one all-reduce. When is it
-# ready? `came_s` has the seconds of the gradients that came; a parameter that the step did not use
-# is missing in it, and its bucket is never full: `math.inf`.
+# ready? `came_s` has the time in seconds at which each gradient came; a parameter that the step did
+# not use is missing from it, and its bucket is never full: `math.inf`.
 #
 # <details><summary>Hint</summary>
 #
@@ -364,9 +366,9 @@ with check.turn("full_at"):
 #
 # ### Overlap
 #
-# So begin to send while backward is still working. Take the step by hand, 10 ms and 8 ms, in eight
+# So begin to send while backward is still working. Take the step above, of 10 ms and 8 ms, in eight
 # layers. When a layer's gradients are ready, an all-reduce starts with `async_op=True`: the call
-# comes back at once, with a handle to wait for at the end.
+# returns at once, with a handle to wait for at the end.
 
 # %% overlapped
 hidden = outline(8, is_overlapped=True)
@@ -379,13 +381,13 @@ draw.timelines(both, title="10 ms of compute, 8 ms of communication, emulated")
 #
 # 8 minutes · medium
 #
-# Two lists of (start, end), in seconds: when the GPU works, and when the link is busy. Within a
-# list nothing overlaps. How many seconds of the second list does the first one not cover?
+# You get two lists of (start, end), in seconds: when the GPU works, and when the link is busy.
+# Within a list nothing overlaps. How many seconds of the second list does the first one not cover?
 #
 # <details><summary>Hint</summary>
 #
 # Two intervals (a, b) and (c, d) have `min(b, d) - max(a, c)` seconds in common, or none if that is
-# negative. Take away from each busy interval of the link what it has in common with any work.
+# negative. From each busy interval of the link, subtract what it has in common with any work.
 # </details>
 
 
@@ -432,7 +434,7 @@ with check.turn("exposed_s"):
 # $F + W + c$. So
 #
 # - **overlap hides at most the backward pass**, less its first part;
-# - with more parts less stays exposed, but each part costs a latency.
+# - with more parts, less stays exposed, but each part costs a latency.
 
 
 # %% formula
@@ -459,11 +461,11 @@ draw.table(rows, title="10 ms of compute, 8 ms of communication", columns=column
 #
 # ### How large should a bucket be?
 #
-# If it is too small, each bucket pays its latency; if it is too large, the first one is full late.
-# Two models in bfloat16, layer by layer: sixteen linear layers, and a Llama of 1.1 billion
+# If it is too small, each bucket pays its latency; if it is too large, the first one fills late.
+# Take two models in bfloat16, layer by layer: sixteen linear layers, and a Llama of 1.1 billion
 # parameters (*TinyLlama*: 22 layers of width 2,048; Zhang et al. 2024, arXiv 2401.02385, and the
 # README of `jzhang38/TinyLlama`). Everything is computed from the formulas; nothing runs. A GPU
-# computes at the rate that large products were measured to reach on it (`worldsize.operators`).
+# computes at the rate that large matmuls were measured to reach on it (`worldsize.operators`).
 
 # %% layers
 TINY_LLAMA = replace(
@@ -535,9 +537,9 @@ explore(
 )
 
 # %% [markdown]
-# Move one control at a time. From how many rows on is nearly all of the communication hidden, for
-# each model and link? How many ranks make small buckets expensive, and why? The best sizes by the
-# same formula:
+# Move one control at a time. Above how many rows is nearly all of the communication hidden, for
+# each model and link? How many ranks make small buckets expensive, and why? The table gives the
+# best sizes according to the same formula:
 
 # %% best_bucket
 rows = []
@@ -563,17 +565,17 @@ draw.table(rows, title="The best bucket, computed", columns=(*columns, "one buck
 # %% [markdown]
 # Among eight ranks, buckets of one to four layers are best: the first leaves early, and there are
 # few latencies to pay. In a ring of 64 ranks an all-reduce has 126 of them, 1.8 ms on InfiniBand,
-# and the small layers of the first model travel best all together. In a ring of 1,024 the Llama's
-# do as well. Torch's default is 25 MiB (`bucket_cap_mb`).
+# and it is best to send the small layers of the first model all together. In a ring of 1,024 that
+# is true of the Llama's layers, too. Torch's default is 25 MiB (`bucket_cap_mb`).
 #
-# Which gradients go together, and what happens to those that never come, is lab 3.
+# Which gradients share a bucket, and what happens to those that never come, is the topic of lab 3.
 #
 # ## 5. Compare with the production oracle
 #
 # ### The same training
 #
 # `DDP(model)` does all of it. Does it train the same model as the plain loop, and as one process?
-# The tiny transformer, real text, real ranks; in float64, as in week 1.
+# The next cell trains the tiny transformer on real text and real ranks, in float64 as in week 1.
 
 
 # %% train_text
@@ -613,10 +615,10 @@ title = "A transformer on text: the same batch on one process and on several, me
 draw.curves(losses, y_label="loss of the whole batch", title=title, difference_from="one process")
 
 # %% [markdown]
-# ### What DDP says on the wire
+# ### What DDP sends
 #
-# Unmodified DDP runs on the emulated cluster too, where every operation is recorded. Three steps of
-# the MLP, with buckets of 1 MiB for its 4.2 MB of gradients:
+# Unmodified DDP runs on the emulated cluster too, where every operation is recorded. Here are three
+# steps of the MLP, with buckets of 1 MiB for its 4.2 MB of gradients:
 
 
 # %% ddp_on_the_wire
@@ -647,13 +649,15 @@ for name, size_bytes in calls_of(ddp):
 # - An **all-gather** and a **broadcast** of a few bytes: do all ranks have parameters of the same
 #   shapes?
 # - A **broadcast** of all parameters: every rank starts from rank 0's weights.
-# - The first step: **one all-reduce of everything**. By default DDP does not cut yet. It notes in
-#   which order gradients become ready, and rank 0 shares that order: two small broadcasts.
-# - From the second step on: **buckets**, in the order noted. A layer has 1,050,624 bytes, its
-#   weight alone 1 MiB. Torch closes a bucket when it has *reached* the cap, so here a bucket may be
-#   larger than the cap. (Lab 3 has the other rule: never above, unless a single parameter is.)
+# - The first step: **one all-reduce of everything**. By default DDP does not use buckets yet. It
+#   records the order in which gradients become ready, and rank 0 shares that order: two small
+#   broadcasts.
+# - From the second step on: **buckets**, in the recorded order. A layer has 1,050,624 bytes, its
+#   weight alone 1 MiB. Torch closes a bucket once it has *reached* the cap, so here a bucket may be
+#   larger than the cap. (Lab 3 has a different rule: never above the cap, unless a single parameter
+#   is.)
 #
-# ### Your turn: read the wire
+# ### Your turn: count the bytes that DDP sends
 #
 # 5 minutes · easy
 #
@@ -691,7 +695,7 @@ with check.turn("reduced"):
     print("Right. Whole or in buckets, each step all-reduces the bytes of its gradients once.")
 
 # %% [markdown]
-# So buckets send no fewer bytes. They save time:
+# So buckets do not reduce the bytes sent. They save time:
 
 # %% ddp_overlaps
 text_run = ws.run(ddp_steps, "transformer", 1024, 3, **EMULATED)
@@ -745,39 +749,39 @@ columns = ("option", "all-reduces, bytes", "broadcasts")
 draw.table(rows, title="Two steps of DDP on the wire, emulated", columns=columns)
 
 # %% [markdown]
-# The model has 160 numbers in its parameters, 640 bytes. `no_sync` leaves out one all-reduce, and
-# the buffers of the next forward. `find_unused_parameters` adds a small one to each step, one int32
-# for each of the six parameters: did any rank use it? (It also walks through the graph after each
+# The model's parameters have 160 elements, 640 bytes. `no_sync` leaves out one all-reduce, and the
+# buffers of the next forward. `find_unused_parameters` adds a small one to each step, one int32 for
+# each of the six parameters: did any rank use it? (It also walks through the graph after each
 # forward.) `static_graph` asks that once, in the first step. Without `broadcast_buffers` the
-# buffers travel neither at the start nor before each forward. The order of the gradients, two
+# buffers are sent neither at the start nor before each forward. The order of the gradients, two
 # broadcasts, is shared in the first and the last row only.
 #
 # ## 6. Formula, measurement, emulation, paper
 #
 # ### What a second GPU adds
 #
-# Give each GPU a batch of B rows: **weak scaling**, each does what one did before. A linear layer
-# with P weights takes 2 P operations for each row forward and 4 P backward (one product for the
-# gradient of its input, one for that of its weights). Its gradient has 2 P bytes in **bfloat16**,
-# and in an all-reduce each of N ranks sends $2(N-1)/N$ times that. With R operations a second that
-# the GPU really reaches, a link of β bytes a second, and L seconds that even an empty all-reduce
-# takes, nothing overlapped:
+# Give each GPU a batch of B rows: **weak scaling**, in which each does what one did before. A
+# linear layer with P weights takes 2 P FLOPs for each row forward and 4 P backward (one matmul for
+# the gradient of its input, one for that of its weights). Its gradient has 2 P bytes in
+# **bfloat16**, and in an all-reduce each of N ranks sends $2(N-1)/N$ times that. Let R be the
+# FLOP/s that the GPU really reaches, β the link's bytes per second, and L the seconds that even an
+# empty all-reduce takes. With nothing overlapped:
 #
 # $$\frac{\text{communication}}{\text{compute}}
 # = \frac{L + \frac{2(N-1)}{N} \cdot 2P/\beta}{6 P B / R}
 # = \underbrace{\frac{L R}{6 P B}}_{\text{latency}} +
 # \underbrace{\frac{2}{3B} \cdot \frac{N-1}{N} \cdot \frac{R}{\beta}}_{\text{bytes}}$$
 #
-# Look at the second term. **P cancels.** A larger model has more gradients and more operations in
-# the same proportion. What counts is the batch, and $R/\beta$: the operations that the GPU does
-# while the link moves a byte. Among many ranks, communication takes as long as compute at
+# Look at the second term. **P cancels.** A larger model has more gradients and more FLOPs in the
+# same proportion. What counts is the batch, and $R/\beta$: the FLOPs that the GPU does while the
+# link moves a byte. Among many ranks, communication takes as long as compute at
 # **$B = \frac{2}{3} R/\beta$ rows on each GPU**; between two ranks at half of that.
 #
 # A rule of thumb says: a second GPU over PCIe adds 20 to 40% to the step of a small model, over
-# NVLink 5 to 10%. When does that hold? One program takes, for three widths of the MLP, a step alone
+# NVLink 5 to 10%. When does that hold? For three widths of the MLP, one program runs a step alone
 # and a step with one all-reduce after backward. It runs **on paper** (`ws.paper`): its tensors have
-# shapes and no numbers, so that 12,288 rows in bfloat16 cost nothing here. Each kernel is priced,
-# those between the products too, and one recording can be priced on any cluster.
+# shapes but no data, so that 12,288 rows in bfloat16 cost nothing here. Each kernel is priced,
+# including those between the matmuls, and one recording can be priced on any cluster.
 
 
 # %% machine
@@ -857,14 +861,14 @@ draw.table(table, title=title, columns=columns)
 # Look at the second row of PCIe and of the A100's NVLink, a model of four million weights: there
 # the rule of thumb holds for both at once. In the third rows, with four times as many weights, the
 # share hardly changes over PCIe, because bytes decide there, and P cancels. Over NVLink it falls:
-# that was *latency*, which a larger model pays only once. So the rule is right for one size of
+# that was *latency*, which a larger model pays only once. So the rule is right only for one size of
 # model, one batch and one GPU. Where bytes decide, PCIe 4 and NVLink 3 differ by the ratio of their
 # links, ten, and not by four.
 #
-# On PCIe the formula is too high, because the kernels between the products make the compute longer.
+# On PCIe the formula is too high, because the kernels between the matmuls make the compute longer.
 # On the A100's NVLink it is too low for the larger models, because at these sizes NCCL is well
-# below the link's rate of 240 GB/s. The rows for which each half of the rule holds, by the second
-# term alone:
+# below the link's rate of 240 GB/s. The table gives the rows for which each half of the rule holds,
+# by the second term alone:
 
 # %% where_it_holds
 table = []
@@ -881,14 +885,14 @@ draw.table(table, title=title, columns=columns)
 
 # %% [markdown]
 # All three need about seven times as many rows in bfloat16 as in float32, although a gradient has
-# half the bytes: the faster GPUs compute, the more a link holds them up.
+# half the bytes: the faster GPUs compute, the more a link limits them.
 #
 # ### Rows, images, tokens
 #
 # The formula counts rows, and a sample can have many. A convolution uses each weight at every
-# pixel, a transformer at every token. Divide the forward operations of one sample by two for each
-# parameter, and you have its rows. The last two columns are the samples for 2/3 R/β rows, with
-# which communication among many ranks takes as long as compute:
+# pixel, a transformer at every token. The rows of a sample are its forward FLOPs divided by twice
+# the number of parameters. The last two columns give the samples in 2/3 R/β rows, at which
+# communication among many ranks takes as long as compute:
 
 # %% rows_of_a_sample
 SAMPLES = {
@@ -918,9 +922,9 @@ draw.table(rows, title=title, columns=columns)
 #
 # 6 minutes · medium
 #
-# With overlap the question is another one: how many rows on each GPU make the *backward pass* as
-# long as the all-reduce, so that nearly all of it can be hidden? `num_bytes` is the size of one
-# number of a gradient. Leave out latencies.
+# With overlap the question is different: how many rows on each GPU make the *backward pass* as long
+# as the all-reduce, so that nearly all of it can be hidden? `num_bytes` is the size of one element
+# of a gradient. Leave out latencies.
 #
 # <details><summary>Hint</summary>
 #
@@ -955,7 +959,7 @@ with check.turn("rows_to_hide"):
 # ### When two are slower than one
 #
 # Now keep the whole batch at B rows and give each of two GPUs half of it: **strong scaling**. One
-# GPU takes $6PB/R$. Two take half of that, and the communication. With s bytes for each number of
+# GPU takes $6PB/R$. Two take half of that, and the communication. With s bytes for each element of
 # the gradient, two are faster when
 #
 # $$\frac{3PB}{R} > L + \frac{sP}{\beta} \quad\Longleftrightarrow\quad
@@ -1010,11 +1014,11 @@ draw.table(rows, title=title, columns=columns)
 # %% [markdown]
 # "Never" on paper means: at no size that was tried. The formula is right where two GPUs never win,
 # and its P\* is an upper bound. For wide layers (first row) it is a third too high, for narrow ones
-# six to sixteen times as high: in bfloat16 the products are so quick that the activations between
+# six to sixteen times as high: in bfloat16 the matmuls are so fast that the activations between
 # them take most of the time, and each of two GPUs has only half of those.
 #
-# The same on this machine, in float32. First what the formula needs to know of it: R from a step of
-# one rank, L and β from two all-reduces.
+# Now do the same on this machine, in float32. First measure what the formula needs: R from a step
+# of one rank, L and β from two all-reduces.
 
 
 # %% this_machine
@@ -1061,16 +1065,17 @@ draw.cost(curves, title=title, x_label="bytes of gradients")
 
 # %% [markdown]
 # Where the lines cross is the break-even size of *this* machine. Left of it a second process costs
-# more than it brings; if they never cross, it does so at every size. Do not expect the formula to
-# agree: small steps are full of work that is not a matrix product, and on a shared machine L is
-# mostly the time that the scheduler takes to wake a rank.
+# more than it gains; if they never cross, it does so at every size. Do not expect the formula to
+# agree: small steps are full of work that is not a matmul, and on a shared machine L is mostly the
+# time that the scheduler takes to wake a rank.
 #
 # ### The large model, on paper
 #
-# The Llama of 1.1 billion parameters, unmodified DDP, 64 GPUs, bfloat16, AdamW: one sequence of
-# 2,048 tokens on each GPU, and eight of them. Each program is recorded once, and priced on three
-# clusters: NVLink and InfiniBand, and eight A100 nodes with one adapter of 100 Gb/s each. What a
-# step would take if messages took no time is its compute; all above that is exposed.
+# Unmodified DDP now trains the Llama of 1.1 billion parameters on 64 GPUs, in bfloat16 with AdamW:
+# once with one sequence of 2,048 tokens on each GPU, and once with eight. Each program is recorded
+# once, and priced on three clusters: NVLink and InfiniBand, and eight A100 nodes with one adapter
+# of 100 Gb/s each. The time that a step would take with free messages is its compute; the rest is
+# exposed communication.
 
 
 # %% llama_steps
@@ -1110,15 +1115,16 @@ columns += ("mfu_fraction", "tokens/s a GPU")
 draw.table(rows, title="DDP of a Llama of 1.1B, on paper", columns=columns)
 
 # %% [markdown]
-# One sequence on each GPU: InfiniBand hides nearly everything, and one adapter of 100 Gb/s for
-# eight GPUs leaves less than a quarter of the step to compute. Eight sequences take five to six
-# times as long to compute (in larger kernels, and with one optimizer step as before) and send the
-# same bytes, and even there 90% of the step is compute.
+# With one sequence on each GPU, nearly everything is hidden over InfiniBand, while with one adapter
+# of 100 Gb/s for eight GPUs less than a quarter of the step is compute. Eight sequences take five
+# to six times as long to compute (in larger kernels, and with one optimizer step as before) and
+# send the same bytes: 90% of the step is then compute even over 100 Gb/s.
 #
-# Efficiency is not MFU. On the H100s communication costs next to nothing, and yet the GPU does a
-# quarter to two fifths of what it could: small kernels, an optimizer step, memory. How far is paper
-# from a real run? TinyLlama's authors report 24,000 tokens a second on each of 16 A100, 16,384
-# tokens a GPU, by FSDP with fused kernels (README of `jzhang38/TinyLlama`).
+# Efficiency is not MFU. On the H100s communication costs next to nothing, and yet the GPU reaches
+# only a quarter to two fifths of its peak, because of small kernels, the optimizer step and memory
+# traffic. How far is paper from a real run? TinyLlama's authors report 24,000 tokens a second on
+# each of 16 A100s, with 16,384 tokens a GPU, using FSDP with fused kernels (README of
+# `jzhang38/TinyLlama`).
 
 # %% published
 paper_rate = llama_runs[8, "a100-hdr-x8"].tokens_per_s_per_gpu
@@ -1128,9 +1134,9 @@ print(f"tokens/s a GPU: on paper {paper_rate:,.0f}, published 24,000, error {off
 # %% [markdown]
 # ### Side by side
 #
-# One table with everything: measured here, emulated, on paper. The compute of each row is that of
-# the same program without messages; `overlapped_s` from section 4 adds n equal parts, each at the
-# price of its all-reduce. So the error is that of the *exposed* communication.
+# One table has everything: measured here, emulated, on paper. The compute of each row is that of
+# the same program without messages; `overlapped_s` from section 4 adds n equal parts, each taking
+# as long as its all-reduce. So the error is that of the *exposed* communication.
 
 
 # %% side_by_side
@@ -1187,9 +1193,9 @@ draw.table(table, title="A step, by formula and by run", columns=(*COMPARED, "mf
 
 # %% [markdown]
 # The emulated rows and those on InfiniBand agree with the formula within 2%: once the compute of a
-# step is known, a latency, a rate and the moments at which parts are ready give the rest. On PCIe
-# DDP hides more than half of the MLP's all-reduce. Between two nodes on 10 Gb/s there is hardly any
-# compute to hide behind, and four latencies instead of one: there the gradients must become
+# step is known, a latency, a rate and the times at which parts are ready give the rest. On PCIe DDP
+# hides more than half of the MLP's all-reduce. Between two nodes on 10 Gb/s there is hardly any
+# compute to hide behind, and there are four latencies instead of one: the gradients must become
 # smaller, or be sent less often (`no_sync`; week 5). On a machine without GPUs the core that sends
 # cannot compute, so nothing can be hidden, and whatever else runs here counts as well.
 #
@@ -1197,7 +1203,8 @@ draw.table(table, title="A step, by formula and by run", columns=(*COMPARED, "mf
 #
 # ### The loud failure: a parameter that no rank used
 #
-# A model with two heads, of which each step uses one. One process never complains. Under DDP:
+# A model has two heads, and each step uses one of them. In one process that is no problem. Under
+# DDP:
 
 
 # %% two_heads
@@ -1233,10 +1240,10 @@ except ws.RunError as report:
 # **Symptom**: the *second* step fails, not the one at fault, with "Expected to have finished
 # reduction in the prior iteration". **Cause**: the hooks of the unused head never ran, its bucket
 # never filled, and backward ended without an error. Only the next forward finds the reduction
-# unfinished. **Fix**: use every parameter, freeze those that are not trained, or say
-# `find_unused_parameters=True`, and pay for the small all-reduce that you saw above.
+# unfinished. **Fix**: use every parameter, freeze those that are not trained, or set
+# `find_unused_parameters=True` and pay for the small all-reduce that you saw above.
 #
-# (The same text stands in many reports, such as pytorch/pytorch issue 43259.)
+# (Many reports quote the same text, such as pytorch/pytorch issue 43259.)
 
 # %% unused_parameter_found
 found = {"find_unused_parameters": True}
@@ -1245,11 +1252,11 @@ on_both = " and ".join(f"{value:.2f}" for value in values)
 print(f"only rank 0 uses the second head in the second step: its gradient on both is {on_both}")
 
 # %% [markdown]
-# The ranks used different heads, and both have the same gradient: rank 1 has counted as zeros.
+# The ranks used different heads, and both have the same gradient: rank 1 contributed zeros.
 #
-# ### The silent relative: a rank without a gradient makes no call
+# ### The silent variant: a rank without a gradient makes no call
 #
-# The plain loop has a trap of its own: *skip what has no gradient*.
+# The plain loop has its own trap: *skip what has no gradient*.
 
 
 # %% skipping
@@ -1277,7 +1284,8 @@ for rank, gradients in enumerate(mixed.values):
 # **Symptom**: none. No error, no hang. **Cause**: collectives have no names. Rank 0's call for its
 # first head met rank 1's call for its second one, the sizes matched, and two different layers were
 # averaged with each other. With heads of different sizes it would have hung, as in week 2. **Fix**:
-# every rank makes the same calls in the same order, whatever it used; a missing gradient is zeros.
+# every rank makes the same calls in the same order, whatever parameters it used; for a missing
+# gradient it sends zeros.
 #
 # ### Find the bug: accumulation that sends everything
 #
@@ -1285,12 +1293,13 @@ for rank, gradients in enumerate(mixed.values):
 #
 # A colleague adds up the gradients of four small batches before each update, and wraps all but the
 # last in `no_sync`, so that a step sends its gradients once. The gradients are right and nothing
-# fails. Yet the step is no faster than without `no_sync`. Run the check, look at the wire, and
-# repair the function.
+# fails. Yet the step is no faster than without `no_sync`. Run the check, look at the bytes sent,
+# and repair the function.
 #
 # <details><summary>Hint</summary>
 #
-# DDP decides in its *forward* whether the next backward will send. Is it inside?
+# DDP decides in its *forward* whether the next backward will send. Is the forward call inside
+# `no_sync`?
 # </details>
 
 
@@ -1335,15 +1344,15 @@ with check.turn("accumulated_step"):
     print(f"Right. The same gradients, and {sent:,} bytes on the wire instead of {4 * once:,}.")
 
 # %% [markdown]
-# This bug shows only on the wire and on the clock. The gradients are right: whether a sum is
+# This bug shows only in the bytes sent and in the time. The gradients are right: whether a sum is
 # averaged once or after every batch, the mean is the same.
 #
 # **It has happened.** On 13 January 2023 a maintainer of SpeechBrain reported that with certain
 # recipes training on several GPUs was *slower* than on one (speechbrain/speechbrain, issue 1802).
 # Putting the forward pass inside `no_sync` made it work, and he did not see why. In June a second
 # developer found the reason: DDP prepares the synchronisation when the forward pass runs, as its
-# documentation says. In November 2024 modded-nanogpt got the same repair
-# (KellerJordan/modded-nanogpt, pull request 31).
+# documentation says. In November 2024 modded-nanogpt got the same fix (KellerJordan/modded-nanogpt,
+# pull request 31).
 #
 # What does it cost? The documentation of Hugging Face's Accelerate has measured it (*Gradient
 # synchronization*, concept guides): T4 GPUs, four batches for each update. A batch took 2.00 s
@@ -1352,6 +1361,73 @@ with check.turn("accumulated_step"):
 #
 # **How this week's tools find it**: compare the bytes of the all-reduces in one step with those of
 # the gradients. You wrote the function in section 5.
+
+# %% [markdown]
+# ### Find the bug: two models instead of one
+#
+# 8 minutes · medium
+#
+# A layer has a method that computes its loss, and a colleague trains it under DDP. The loss falls
+# on both ranks. Yet nothing is averaged, and each rank trains its own model on half of the data.
+# Run the check, read what the audit of the run found, and repair the function.
+#
+# <details><summary>Hint</summary>
+#
+# DDP prepares the reduction in its own `forward`. Who calls it here?
+# </details>
+
+
+# %% scored_layer
+class ScoredLayer(nn.Module):
+    """A layer, and the loss with which it learns to add up a row."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, rows):
+        return self.layer(rows)
+
+    def loss_of(self, rows):
+        """The mean square of what is missing to the sums of the rows."""
+        return (self(rows) - rows.sum(1, keepdim=True)).square().mean()
+
+
+# %% losses_of_steps tags=["turn"]
+def losses_of_steps(parallel, batches):
+    """The loss of each batch of this rank, after each of which SGD takes a step."""
+    optimizer, losses = torch.optim.SGD(parallel.parameters(), lr=0.05), []
+    for rows in batches:
+        ### BEGIN SOLUTION
+        loss = (parallel(rows) - rows.sum(1, keepdim=True)).square().mean()
+        ### INSTEAD
+        # loss = parallel.module.loss_of(rows)
+        ### END SOLUTION
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+# %% check_losses_of_steps
+def train_scored():
+    """The first and the last loss of this rank, and its weights after 16 steps."""
+    torch.manual_seed(seed)
+    parallel = DDP(ScoredLayer())
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    losses = losses_of_steps(parallel, torch.randn(16, 8, 4, generator=generator))
+    return losses[0], losses[-1], parallel.module.layer.weight.detach().flatten()
+
+
+with check.turn("losses_of_steps"):
+    run = ws.run(train_scored, **EMULATED, audit=True)
+    for rank, (first, last, _) in enumerate(run.values):
+        print(f"rank {rank}: loss {first:.3f} in the first step, {last:.3f} in the last one")
+    hint = "; ".join(f"audit: {finding.what}" for finding in run.audit.findings)
+    of_ranks = [weights for _, _, weights in run.values]
+    check.expect_close(of_ranks[1], of_ranks[0], "rank 1's weights, as on rank 0", hint)
+    print("Right. Both ranks have the same weights after 16 steps.")
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
@@ -1368,7 +1444,7 @@ with check.turn("accumulated_step"):
 # %% [markdown]
 # ## 8. Problems
 #
-# **1.** Forward takes 12 ms, backward 24 ms, the all-reduce 30 ms in all, cut into six equal
+# **1.** Forward takes 12 ms, backward 24 ms, the all-reduce 30 ms in all, split into six equal
 # buckets without latency. How long is the step, how much is exposed, and what is the efficiency?
 #
 # <details><summary>Answer</summary>
@@ -1377,8 +1453,8 @@ with check.turn("accumulated_step"):
 # Compute is 36 ms, so 10 ms are exposed: 36/46 = 78%. Without overlap it would be 36/66 = 55%.
 # </details>
 #
-# **2.** The same step. How short can it become with more and more buckets? And what would a link of
-# twice the speed give with six?
+# **2.** How short can the same step become with more and more buckets? And how long is it with six
+# buckets on a link of twice the speed?
 #
 # <details><summary>Answer</summary>
 #
@@ -1387,8 +1463,8 @@ with check.turn("accumulated_step"):
 # ms, 94%.
 # </details>
 #
-# **3.** The times of Accelerate's table: 2.00 s for a batch without `no_sync`, 0.91 s when three of
-# four batches send nothing. If nothing is hidden, how long are compute and all-reduce? What would a
+# **3.** In Accelerate's table a batch takes 2.00 s without `no_sync`, and 0.91 s when three of four
+# batches send nothing. If nothing is hidden, how long are compute and all-reduce? What would a
 # batch take if eight were accumulated?
 #
 # <details><summary>Answer</summary>
@@ -1404,19 +1480,19 @@ with check.turn("accumulated_step"):
 # <details><summary>Answer</summary>
 #
 # Its gradient is complete when the last of its two uses has been added, at the input, at the very
-# end of backward. So at least the sending of 0.5 GB is exposed, a seventh of all communication,
+# end of backward. So at least the time to send 0.5 GB is exposed, a seventh of all communication,
 # however fast backward feeds the link before. Untied, the head's part could leave first.
 # </details>
 #
-# **5.** You have 8 A100 on PCIe 4 and train a transformer with 1,024 tokens a sequence in bfloat16.
-# How many sequences on each GPU do you want?
+# **5.** You have 8 A100s on PCIe 4 and train a transformer with 1,024 tokens a sequence in
+# bfloat16. How many sequences on each GPU do you want?
 #
 # <details><summary>Answer</summary>
 #
 # R/β is 10,700 rows, times (N - 1)/N = 7/8: 9,350 tokens, so ten sequences, if memory allows (and
 # if the bridge carries eight links at once, which this formula assumes). If not, accumulate under
-# `no_sync`: the bytes are paid once for several backward passes. Only the last of these hides any,
-# so that is worse than one large batch, and much better than small steps.
+# `no_sync`: the bytes are sent once for several backward passes. Only the last of these hides any
+# communication, so that is worse than one large batch, and much better than small steps.
 # </details>
 #
 # **6.** *Design.* A team trains a model of 300 million parameters on 16 nodes of one A100 each,
@@ -1427,20 +1503,21 @@ with check.turn("accumulated_step"):
 #
 # Compute: 6 · 0.3e9 · 4,096 / 256e12 = 29 ms. The all-reduce: 2 · 15/16 · 0.6 GB / 1.17 GB/s = 960
 # ms. Faster GPUs gain 14 of 990 ms. The adapters bring 990 ms down to 385 + 29, 2.4 times as fast,
-# and still compute is only 7% of it. First of all accumulate, which costs nothing: 32 micro-batches
-# under `no_sync` take 920 ms of compute for each 960 ms of communication, 49%, at a batch 32 times
-# as large. If the batch may not grow, this network is too slow for DDP, and week 5 is next.
+# and still compute is only 7% of it. First of all, accumulate gradients, which costs nothing: 32
+# micro-batches under `no_sync` take 920 ms of compute for each 960 ms of communication, 49%, at a
+# batch 32 times as large. If the batch may not grow, this network is too slow for DDP, and week 5
+# is next.
 # </details>
 #
 # ## 9. Self-check
 #
-# First, your predictions beside the results.
+# First, compare your predictions with the results.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week03", seed=seed)
@@ -1455,9 +1532,9 @@ quiz.ask("week03", seed=seed)
 # - What a second GPU adds depends on the rows and on R/β; the size of the model matters for the
 #   latency only.
 # - Two GPUs lose to one if the model is below P\*, and with any model if the batch is below B\*.
-# - All ranks make the same calls in the same order. A parameter that one rank did not use still
-#   travels.
-# - The wire shows what the loss does not: compare its bytes with those of your gradients.
+# - All ranks make the same calls in the same order. The gradient of a parameter that one rank did
+#   not use is still sent.
+# - The bytes sent show what the loss does not: compare them with the bytes of your gradients.
 #
 # **Now the lab**: [lab 3, write DDP](../labs/lab03/lab03.ipynb). Then [week 4, synchronous or
 # asynchronous](week04_synchronous_or_asynchronous.ipynb): must every rank wait for all others?

@@ -3,15 +3,15 @@
 #
 # | | |
 # |---|---|
-# | Reading and doing | about 90 minutes: four short exercises, a bug to find, an explorer |
+# | Reading and doing | about 100 minutes: four short exercises, two bugs to find, an explorer |
 # | Running | less than a minute on two CPU cores; GPUs are used if there are enough |
 # | You need | [week 3](week03_ddp_from_first_principles.ipynb): what an all-reduce adds to a step |
 # | You do not need | several machines, or to have used remote procedure calls |
 # | Afterwards | lab 4, *parameter server* |
 #
-# So far all ranks took every step together. That has a price whenever one of them is slow, and a
-# reward: the weights are exactly those of one process with a larger batch. This week looks at both,
-# and at what happens when nobody waits.
+# So far all ranks have taken every step together. That costs time whenever one of them is slow, and
+# has a benefit: the weights are exactly those of one process with a larger batch. This week looks
+# at both, and at what happens when no worker waits.
 #
 # **N** is the number of workers, **B** the batch of one worker, **τ** (tau) the number of updates
 # by which a gradient is late.
@@ -21,8 +21,8 @@
 #
 # > What does it cost to wait for the slowest worker, and what does it cost not to wait?
 #
-# Afterwards you can say from a log of step times what waiting costs, how late the gradients of a
-# parameter server are and which learning rate they can bear, and when the server's link is full.
+# Afterwards you can say from a log of step times what waiting costs, how late a parameter server's
+# gradients are and which learning rate they allow, and when the server's link is full.
 
 # %% parameters tags=["parameters"]
 world_size = 3  # workers in the experiments on this machine, 2 or more; a server comes on top
@@ -72,7 +72,7 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# The next cell asks for six numbers, and waits. As soon as a result is known, it is printed beside
+# The next cell asks for six numbers, and waits. As soon as a result is known, it is printed next to
 # your prediction.
 
 # %% predict
@@ -120,9 +120,9 @@ def loss_of(weights):
 
 
 # %% [markdown]
-# Each step here takes 20 ms of pretended work, during which the worker sleeps. One worker, chosen
+# Each step here takes 20 ms of simulated work, during which the worker sleeps. One worker, chosen
 # by the seed, is a **straggler**: its steps take five times as long. Its node may be hot, its GPU
-# shared, its disk slow. In a large cluster some worker is always slow for one of these reasons.
+# shared or its disk slow. In a large cluster some worker is always slow for one of these reasons.
 
 # %% straggler
 STEP_S, SLOW_FACTOR = 0.02, 5.0
@@ -135,7 +135,7 @@ def pretend_to_work(worker, slow_worker):
 
 
 # %% [markdown]
-# The gradients are real, and so is the all-reduce.
+# Only the work is simulated: the gradients and the all-reduce are real.
 
 
 # %% synchronous
@@ -177,7 +177,7 @@ for name, run in (
 draw.timeline(sync_run.timeline, title="All-reduce in every step, one straggler, measured here")
 
 # %% [markdown]
-# The long gaps are waiting: the other workers spend four fifths of their time on it. **A
+# The long gaps show waiting, on which the other workers spend four fifths of their time. **A
 # synchronous step takes as long as its slowest worker**, however fast the rest are:
 #
 # $$t_{\text{sync}} = \max_i t_i + t_{\text{all-reduce}}$$
@@ -203,9 +203,9 @@ draw.table(rows, title="Steps of 20 ms, and of 100 ms, computed", columns=column
 # ### Random step times
 #
 # The straggler need not always be the same worker. Let every step of every worker take a random
-# time. All wait for the largest of N draws, and the more workers, the larger it is. For exponential
-# times with mean 1 it can be computed: the first of N is done after 1/N on average, the first of
-# the remaining ones 1/(N − 1) later, and so on:
+# time. All workers wait for the largest of N draws, which grows with the number of workers. For
+# exponential times with mean 1 it can be computed: the first of N is done after 1/N on average, the
+# first of the remaining ones 1/(N − 1) later, and so on:
 #
 # $$E[\max] = \frac{1}{N} + \frac{1}{N-1} + \dots + \frac{1}{1} = H_N \approx \ln N + 0.58$$
 #
@@ -243,7 +243,7 @@ draw.table(rows, title="Mean time of the slowest, in mean steps: computed, drawn
 #
 # Real step times are not exponential, but you can measure them. `times_s` is a log of one worker's
 # steps. How long does a synchronous step of `num_workers` workers take on average, if each of them
-# draws its time from this log, independently? Compute it, without random numbers.
+# draws its time from this log, independently? Compute it exactly, without random draws.
 #
 # <details><summary>Hint</summary>
 #
@@ -277,21 +277,20 @@ with check.turn("slowest_of"):
     print(f"Right. 64 workers, one step in 100 of 0.5 s, others 0.1 s: {slowest_s:.2f} s a step.")
 
 # %% [markdown]
-# A worker that is slow in one step of a hundred costs itself 4%. Sixty-four of them in step take
-# nearly three times as long.
+# A worker that is slow in one step of a hundred loses 4% by itself. Sixty-four of them in
+# synchronous steps take nearly three times as long.
 #
 # ### Backup workers
 #
 # The last terms of the harmonic sum are the largest: waiting for the slowest worker adds 1, for the
-# second slowest 1/2. So start *b* workers more than the step needs, take the first N gradients, and
+# second slowest 1/2. So start *b* more workers than the step needs, take the first N gradients, and
 # drop the rest. Chen et al. 2016 (*Revisiting Distributed Synchronous SGD*) call these **backup
-# workers**. Every gradient that counts is fresh.
+# workers**. Every gradient that is used is fresh.
 #
 # $$E[\text{the N-th of } N + b] = H_{N+b} - H_b$$
 #
-# Two kinds of step times: exponential ones, and ones that always take 1 and an exponential time
-# with mean 0.3 on top. Starting more workers costs money, so the last column divides by all workers
-# that are paid for.
+# The table has two kinds of step times: exponential, and 1 plus an exponential time with mean 0.3.
+# Starting more workers costs money, so the last column divides by all workers that are paid for.
 
 # %% backup_workers
 KINDS = {"exponential": (0.0, 1.0), "1 + exponential of 0.3": (1.0, 0.3)}  # least time, mean on top
@@ -308,18 +307,19 @@ draw.table(rows, title="60 gradients a step with backup workers, computed and dr
 
 # %% [markdown]
 # With exponential times four backups shorten the step from 4.68 to 2.66, by 43%, and the last
-# column rises with every row: backups seem to pay for ever. That is a property of the exponential
-# distribution: a worker that has computed for long is no nearer to its end than one that has just
-# begun, so stopping it loses nothing. Real steps have a least time. There the column has a maximum,
-# at 8 to 16 backups; with 32 **you pay for gradients that you throw away**.
+# column rises with every row: it seems that more backups always pay. That is a property of the
+# exponential distribution: a worker that has computed for a long time is no nearer to its end than
+# one that has just begun, so stopping it loses nothing. Real steps have a minimum time. For these
+# the column has a maximum, at 8 to 16 backups; with 32 **you pay for gradients that you throw
+# away**.
 
 # %% [markdown]
 # ## 4. Build it well
 #
-# Three ways lead on from here: nobody waits (4a), workers wait only for those far behind (4b), or
-# all wait and make the most of the large batch (4c).
+# There are three options: no worker waits (4a), workers wait only for those far behind (4b), or all
+# wait and make the most of the large batch (4c).
 #
-# ### 4a. A server, and nobody waits
+# ### 4a. A parameter server: no worker waits
 #
 # A **parameter server** holds the weights. A worker pulls them, computes a gradient, pushes it, and
 # pulls again; the server applies each gradient when it arrives. This is **asynchronous** SGD (Dean
@@ -422,8 +422,8 @@ predictions.reveal("speed-up of a server here, one worker slow", async_rate_here
 draw.timeline(async_run.timeline, title="A server's workers, measured here")
 
 # %% [markdown]
-# Hardly any gaps. The fast workers do not notice the slow one, and the throughput is the **sum of
-# the rates**:
+# There are hardly any gaps. The slow worker does not delay the fast ones, and the throughput is the
+# **sum of the rates**:
 #
 # $$\text{gradients per second} = \sum_i \frac{1}{t_i + t_{\text{push, pull}}}$$
 #
@@ -450,14 +450,14 @@ title = "Loss on all digits with one straggler, measured here"
 draw.curves(against_time, x_label="seconds", title=title, x=ticks_s)
 
 # %% [markdown]
-# On this easy problem the server is ahead: it applies more gradients in the same time. Then why
-# does nearly everybody train synchronously? Look at the gradients.
+# On this easy problem the server is ahead: it applies more gradients in the same time. Then why is
+# nearly all training synchronous? Look at the gradients.
 #
 # ### Stale gradients
 #
 # While a worker computes, others push. When its gradient arrives, the weights have moved on: the
-# gradient is **stale**. Its staleness τ is the number of updates in between. Our server has counted
-# them.
+# gradient is **stale**. Its staleness τ is the number of updates in between, which our server has
+# counted.
 
 # %% staleness_measured
 rows = []
@@ -474,7 +474,7 @@ draw.table(rows, title="How many updates late gradients were, measured here")
 # %% [markdown]
 # The slow worker's gradients are the stalest. Yet the **mean over all gradients is N − 1, whatever
 # the speeds**. Whenever one worker pushes, each of the other N − 1 is in the middle of a step, and
-# the gradient of that step becomes one update staler. So P pushes cause P·(N − 1) updates of
+# the gradient of that step becomes one update staler. So P pushes add up to P·(N − 1) updates of
 # staleness. (Measured, it is a little less: all first steps begin together, so that the first
 # gradients are less late.) TensorFlow's documentation of `SyncReplicasOptimizer` warns of the same
 # N − 1. No setting of the server lowers this number; only fewer workers or a staleness bound do.
@@ -485,7 +485,7 @@ draw.table(rows, title="How many updates late gradients were, measured here")
 #
 # A server writes a log: ("pull", 2) when it sends the weights to worker 2, ("push", 2) when it
 # applies a gradient of worker 2. Return the staleness of each push, in the order of the pushes. A
-# worker need not pull right after it has pushed.
+# worker need not pull right after a push.
 #
 # <details><summary>Hint</summary>
 #
@@ -526,8 +526,8 @@ with check.turn("staleness_of"):
 # %% [markdown]
 # ### Why stale gradients hurt
 #
-# Take the simplest loss there is, $\frac{\lambda}{2} x^2$ with curvature λ, and let each gradient
-# be τ updates late:
+# Take the simplest loss, $\frac{\lambda}{2} x^2$ with curvature λ, and let each gradient be τ
+# updates late:
 #
 # $$x_{t+1} = x_t - \eta \lambda \, x_{t-\tau}$$
 #
@@ -551,10 +551,10 @@ rates = {f"rate {rate}": x_with_late_gradients(rate, 7, 150) for rate in (0.19, 
 draw.curves(rates, y_label="x", x_label="update", title="Gradients 7 updates late, computed")
 
 # %% [markdown]
-# The correction comes when x has already moved on, and pushes it past the middle: x swings. Between
-# swings that die out and swings that grow lies an edge, where they go on for ever, like one
-# coordinate of a point that goes round a circle. Each update turns the point by an angle θ. Here
-# are five of its positions for τ = 3:
+# The correction arrives when x has already moved on, and pushes it past the minimum: x oscillates.
+# Between oscillations that die out and oscillations that grow lies the edge of stability, where
+# they continue forever, like one coordinate of a point that goes round a circle. Each update turns
+# the point by an angle θ. Here are five of its positions for τ = 3:
 
 
 # %% on_the_edge
@@ -613,16 +613,17 @@ predictions.reveal("learning rate, 7 updates late", 2 / stable_rate(7))
 draw.table(rows, title="The largest stable learning rate on a quadratic, computed")
 
 # %% [markdown]
-# With 8 workers, where gradients are 7 late, the learning rate has to be almost ten times smaller
-# than with fresh ones. So the higher throughput gains nothing: N workers bring N times as many
-# gradients, but each step must be about N times smaller. Momentum makes it worse. With fresh
-# gradients a momentum of 0.9 *raises* the edge, to 2 (1 + m) = 3.8. With gradients 7 late it lowers
-# the edge 13 times, from 0.209 to 0.0157: with momentum the delay costs a factor of more than 200.
-# (Mitliagkas et al. 2016, *Asynchrony begets Momentum*, show why: asynchrony acts like momentum of
-# its own, and the two add up.)
+# With 8 workers, where gradients are 7 updates late, the learning rate has to be almost ten times
+# smaller than with fresh ones. So the higher throughput gains nothing: N workers compute N times as
+# many gradients, but each step must be about N times smaller. Momentum makes it worse. With fresh
+# gradients a momentum of 0.9 *raises* the edge, to 2 (1 + m) = 3.8. With gradients 7 updates late
+# it divides the edge by 13, from 0.209 to 0.0157: with momentum the delay costs a factor of more
+# than 200. (Mitliagkas et al. 2016, *Asynchrony begets Momentum*, show why: asynchrony acts like
+# additional momentum.)
 #
-# Is that so in a network too? The course's transformer has no single curvature. It learns text, by
-# plain SGD in one process, with gradients that wait in a queue until they are late enough:
+# Does this hold for a network, too? The course's transformer has no single curvature. Here it
+# learns text with plain SGD in one process, and its gradients wait in a queue until they are late
+# enough:
 
 
 # %% late_transformer
@@ -650,12 +651,13 @@ late_runs = {
 draw.curves(late_runs, title="A small transformer with late gradients, measured here")
 
 # %% [markdown]
-# The picture is the same in kind: at a rate at which fresh gradients learn, late ones swing; at a
-# tenth of that rate they learn, but slowly.
+# The behaviour is of the same kind: at a learning rate that works with fresh gradients, the loss
+# oscillates with late ones; at a tenth of that rate the model learns, but slowly.
 #
 # There is a well-known remedy: divide each gradient's learning rate by its staleness (Zhang et al.
 # 2016, *Staleness-aware Async-SGD for Distributed Deep Learning*). Is that enough on the quadratic?
-# Compute which share of the fresh bound η may have for η/τ to stay stable:
+# The next cell computes how large η may be, as a share of the bound for fresh gradients, so that
+# η/τ stays stable:
 
 # %% divided_by_staleness
 delays = (1, 2, 4, 8, 16, 256)
@@ -670,10 +672,10 @@ draw.table(rows, title="The largest η that is stable after division by τ, comp
 #
 # ### 4b. Bounded staleness
 #
-# **Bounded staleness** lets workers run ahead, but not far: nobody begins a step while more than
-# *s* steps ahead of the slowest (Ho et al. 2013, *More Effective Distributed ML via a Stale
-# Synchronous Parallel Parameter Server*). With s = 0 training is synchronous; s = ∞ is the server
-# of 4a. Move the sliders.
+# **Bounded staleness** lets workers run ahead, but not far: no worker begins a step while it is
+# more than *s* steps ahead of the slowest (Ho et al. 2013, *More Effective Distributed ML via a
+# Stale Synchronous Parallel Parameter Server*). With s = 0 training is synchronous; s = ∞ is the
+# server of 4a. Move the sliders.
 
 
 # %% bounded_staleness
@@ -719,9 +721,9 @@ explore(
 )
 
 # %% [markdown]
-# Raise the bound: the fast workers run ahead once, and then go at the slow one's pace. Now clear
-# `is_always_the_same`, and another worker is slow in each step: even a small bound lets a worker
-# catch up after its slow step. The next cell tests this on long runs.
+# Raise the bound: the fast workers run ahead once, and then proceed at the slow worker's pace. Now
+# clear `is_always_the_same`, so that a different worker is slow in each step: even a small bound
+# lets a worker catch up after its slow step. The next cell tests this in long runs.
 
 # %% always_or_now_and_then
 chance = torch.Generator().manual_seed(seed)
@@ -740,16 +742,17 @@ draw.table(rows, title="8 workers, 2,000 steps each, computed")
 
 # %% [markdown]
 # **A staleness bound evens out random delays. It does not help with a node that is always slow.**
-# With random delays a bound of 4 doubles the throughput of synchronous steps, and comes within a
-# quarter of what no bound gives. With one slow worker, every finite bound ends at its pace.
+# With random delays a bound of 4 doubles the throughput of synchronous steps, and comes to within
+# 25% of the throughput without a bound. With one slow worker, every finite bound ends at that
+# worker's pace.
 #
 # ### 4c. Large batches
 #
-# Synchronous training has the opposite trouble: no gradient is stale, but N workers make a batch of
+# Synchronous training has the opposite problem: no gradient is stale, but N workers make a batch of
 # N·B, and there are N times fewer steps in an epoch. The **linear scaling rule** says: when the
 # batch grows k times, take k times the learning rate (Goyal et al. 2017, *Accurate, Large Minibatch
-# SGD: Training ImageNet in 1 Hour*, section 2.1). The reason fits on one line. Compare k small
-# steps with one large step:
+# SGD: Training ImageNet in 1 Hour*, section 2.1). To see why, compare k small steps with one large
+# step:
 #
 # $$w_k = w_0 - \eta \sum_{j<k} g_j(w_j) \qquad
 # \qquad w = w_0 - k \eta \cdot \frac{1}{k} \sum_{j<k} g_j(w_0)$$
@@ -796,21 +799,20 @@ for batch, rate, warmup_steps in (
 draw.table(rows, title="Held-out digits right after four epochs, measured here")
 
 # %% [markdown]
-# With the same rate the large batch takes too few steps to get anywhere; 16 times the rate for 16
-# times the batch makes up for most of that. A run of 24 steps has little to gain from a warm-up;
-# Goyal et al. use five epochs of it in ninety. And there is a limit: beyond it the rate is too
-# large for any step to be stable. On a quadratic that is $\eta \lambda < 2 (1 + m)$ with momentum
-# *m*, and no warm-up changes it. A larger batch replaces steps only while noise in the gradient is
-# what limits progress.
+# With the same rate the large batch takes too few steps to make progress; 16 times the rate for 16
+# times the batch makes up for most of that. A run of 24 steps gains little from a warm-up; Goyal et
+# al. warm up for five epochs of ninety. And there is a limit: beyond it the rate is too large for
+# any step to be stable. On a quadratic that is $\eta \lambda < 2 (1 + m)$ with momentum *m*, and no
+# warm-up changes it. A larger batch can replace steps only while gradient noise limits progress.
 #
 # ### Your turn: the learning rate at a step
 #
 # 5 minutes · easy
 #
-# Write the schedule of Goyal et al. (section 2.2). `base_rate` is right for `base_batch`. For
-# `batch` the full rate follows from the linear scaling rule. Step 0 has `base_rate`; from there the
-# rate grows by the same amount in every step and reaches the full rate at step `warmup_steps`,
-# where it stays. `warmup_steps` may be 0.
+# Write the schedule of Goyal et al. (section 2.2). `base_rate` is the rate tuned for `base_batch`.
+# For `batch` the full rate follows from the linear scaling rule. Step 0 uses `base_rate`; from
+# there the rate grows by the same amount in every step and reaches the full rate at step
+# `warmup_steps`, where it stays. `warmup_steps` may be 0.
 #
 # <details><summary>Hint</summary>
 #
@@ -844,9 +846,9 @@ with check.turn("rate_at"):
 # %% [markdown]
 # ### A learning rate for each layer
 #
-# Large rates fail for one more reason: layers differ. Compare, for each layer, the length of its
-# weights and of its gradient. A rate of η moves a layer by the share
-# $\eta \lVert g \rVert / \lVert w \rVert$ of its length.
+# Large rates fail for one more reason: layers differ. For each layer, compare the norm of its
+# weights with that of its gradient. A rate of η moves a layer by the fraction
+# $\eta \lVert g \rVert / \lVert w \rVert$ of its norm.
 
 # %% layers_differ
 net = models.vision_net(width=8, seed=seed)
@@ -859,10 +861,10 @@ for name, weights in net.named_parameters():
 draw.table(rows, title="Lengths of weights and gradients, measured here")
 
 # %% [markdown]
-# The same rate moves the last bias several times as far as the first, and by other seeds up to 19
+# The same rate moves the last bias several times as far as the first, and with other seeds up to 19
 # times. **LARS** (You, Gitman and Ginsburg 2017, *Large Batch Training of Convolutional Networks*)
-# gives each layer a rate that makes this share the same for all. η is the trust coefficient, β the
-# weight decay, γ the learning rate:
+# gives each layer a rate that makes this fraction the same for all layers. η is the trust
+# coefficient, β the weight decay, γ the learning rate:
 #
 # $$\lambda = \eta \, \frac{\lVert w \rVert}{\lVert g \rVert + \beta \lVert w \rVert}
 # \qquad v \leftarrow m \, v + \gamma \, \lambda \, (g + \beta w) \qquad w \leftarrow w - v$$
@@ -873,7 +875,7 @@ draw.table(rows, title="Lengths of weights and gradients, measured here")
 # $$w \leftarrow w -
 # \gamma \, \frac{\lVert w \rVert}{\lVert r + \lambda w \rVert} \, (r + \lambda w)$$
 #
-# Worked by hand, for $w = (3, 4)$ and $g = (0.6, 0.8)$, whose lengths are 5 and 1:
+# Here is an example by hand, for $w = (3, 4)$ and $g = (0.6, 0.8)$, whose norms are 5 and 1:
 
 # %% by_hand
 print(f"LARS, coefficient 0.001, no decay: ratio 0.001 x 5 / 1 = {0.001 * 5 / 1}")
@@ -883,12 +885,12 @@ print(f"LAMB, step 1, no decay: r = g / |g| by element = (1, 1), ratio 5 / sqrt(
 
 # %% [markdown]
 # At a rate of 0.01 LAMB moves this layer by $0.01 \cdot 3.536 \cdot \sqrt 2 = 0.05$, 1% of its
-# length: the share is γ itself, whatever the gradient. You will write both in the lab.
+# norm: the fraction is γ itself, whatever the gradient. You will write both in the lab.
 #
 # ## 5. Compare with the production oracle
 #
-# Synchronous: torch's DDP must give the weights of section 3, and so must a single process with
-# batch N·B and `torch.optim.SGD`. (DDP averages, so its rate is N times ours.)
+# For synchronous training, torch's DDP must give the weights of section 3, and so must a single
+# process with batch N·B and `torch.optim.SGD`. (DDP averages, so its rate is N times ours.)
 
 
 # %% by_ddp
@@ -935,10 +937,10 @@ for name, theirs in oracles.items():
     assert difference < 1e-5
 
 # %% [markdown]
-# The straggler changed the time, and not a single weight. Asynchronous: with one worker nothing is
-# stale, and the server must be plain SGD. With several workers the order of pushes is random. So
-# replay the server's record with torch's SGD: for each update, take the next batch of that worker,
-# and the gradient at the version of the weights which that worker had pulled.
+# The straggler changed the time, but not a single weight. For asynchronous training with one worker
+# nothing is stale, so the server must match plain SGD. With several workers the order of pushes is
+# random. So replay the server's record with torch's SGD: for each update, take that worker's next
+# batch, and compute the gradient at the version of the weights that the worker had pulled.
 
 
 # %% replayed
@@ -964,14 +966,14 @@ print("LARS and LAMB in torch.optim:", any(hasattr(torch.optim, name) for name i
 
 # %% [markdown]
 # An asynchronous run can be repeated only from its record. Two runs differ, and a bug that shows in
-# one may not show in the next. For LARS and LAMB torch has no oracle. All you have there is the
-# formula, worked by hand.
+# one may not show in the next. For LARS and LAMB torch has no reference implementation. The only
+# reference is the formula, worked by hand.
 #
 # ## 6. Formula, measurement, emulation
 #
 # One more term is missing. The server has **one link**, and every push crosses it twice: S bytes of
 # gradient in, S bytes of weights out. A server that handles one worker at a time needs
-# $2(\alpha + S/\beta)$ for each, and no number of workers gets past that:
+# $2(\alpha + S/\beta)$ for each, and no number of workers can exceed that rate:
 #
 # $$\text{gradients per second} \leq \frac{1}{2 (\alpha + S/\beta)}$$
 #
@@ -981,7 +983,7 @@ print("LARS and LAMB in torch.optim:", any(hasattr(torch.optim, name) for name i
 # On the emulated clusters there is no rpc, so the server is written with `send` and `recv`.
 # `dist.recv` without a source takes whatever message comes first. The workers take different
 # numbers of steps, so that all end at about the same time. The emulator's `SlowRank` makes one of
-# them slow. A step takes 2 ms, a gradient has 400 kB: 200,000 parameters in bfloat16.
+# them slow. A step takes 2 ms, and a gradient has 400 kB: 200,000 parameters in bfloat16.
 
 
 # %% emulated_server
@@ -1040,16 +1042,17 @@ draw.table(rows, title="Gradients/s, one worker 5 times slower", columns=columns
 # %% [markdown]
 # Three things to read off:
 #
-# - **All-reduce**: the slowest worker decides everywhere; even 10 Gb/s costs only a tenth.
+# - **All-reduce**: the slowest worker decides everywhere; even 10 Gb/s costs only a tenth of the
+#   throughput.
 # - **The server on NVLink and PCIe** reaches the sum of the rates, four times as much. On **10
 #   Gb/s** the link is full, and most of the gain is gone. (Near saturation the formula, the smaller
 #   of two limits, is too high, because workers already queue.)
 # - **This machine**: the formula counts the sleep alone. Every step also takes time to wake up,
 #   compute and call; the shorter the step, the larger that share.
 #
-# How many workers fill the server's link? As many as make the sum of the rates meet the limit,
+# How many workers fill the server's link? As many as bring the sum of the rates up to the limit,
 # $(t + 2(\alpha + S/\beta)) \,/\, 2(\alpha + S/\beta)$. The course's large transformer, Llama 3 8B,
-# takes a step of 8,192 tokens on each H100 at an MFU of 40%; ResNet-50 takes 0.2 s, say.
+# takes a step of 8,192 tokens on each H100 at an MFU of 40%; for ResNet-50, assume 0.2 s.
 
 # %% saturation
 large = models.shape("llama-3-8b")
@@ -1069,22 +1072,22 @@ for job, (gradient_bytes, step_s) in JOBS.items():
 draw.table(rows, title="Workers that fill one server's link, computed")
 
 # %% [markdown]
-# One server cannot feed even three GPUs that train an 8B model. That is why parameter servers come
-# in numbers, each with a part of the weights (Li et al. 2014, *Scaling Distributed Machine Learning
-# with the Parameter Server*).
+# One server cannot feed even three GPUs that train an 8B model. That is why several parameter
+# servers are used, each with a part of the weights (Li et al. 2014, *Scaling Distributed Machine
+# Learning with the Parameter Server*).
 #
 # ### Your turn: how many servers
 #
 # 8 minutes · medium
 #
-# N workers take steps of `step_s` each, and nobody is to wait. Each of n servers holds 1/n of the
+# N workers take steps of `step_s` each, and no worker may wait. Each of n servers holds 1/n of the
 # weights; its link carries 1/n of every gradient and of every copy of the weights, one message at a
-# time. What is the least n for which no link has more to carry than it can? (When it is just full,
-# that is enough here.)
+# time. What is the smallest n at which no link is overloaded? (A link that is exactly full is not
+# overloaded.)
 #
 # <details><summary>Hint</summary>
 #
-# The workers make N / `step_s` gradients per second. Each of them takes a server's link
+# The workers make N / `step_s` gradients per second. Each gradient occupies a server's link for
 # $2(\alpha + S/(n\beta))$ seconds. In one second that must add up to at most one second.
 # </details>
 
@@ -1112,44 +1115,105 @@ with check.turn("servers_needed"):
     print("Right. The servers grow with the workers.")
 
 # %% [markdown]
-# More than one server for every two workers, each with a link of its own: that is half-way to a
-# ring, in which every rank brings its own link, and no machine does nothing but serve.
+# That is more than one server for every two workers, each with a link of its own: half-way to a
+# ring, where every rank uses its own link and no machine is needed only as a server.
 #
 # ## 7. When it breaks
 #
 # ### Google goes back to waiting
 #
 # In 2012 Google trained asynchronously, on tens of thousands of cores (Dean et al. 2012, section
-# 4.1). There was little theory to say that this would converge, and it did. It took care: every
+# 4.1). There was little theory to say that this would converge, but it did. It took care: every
 # parameter had a learning rate of its own (Adagrad), and a run began with a single replica, which
 # the others joined later. Together, the authors write, these removed nearly all instability. This
-# week's bound says why the second one helps: a single replica means τ = 0, while the loss changes
-# fastest.
+# week's bound explains why the second measure helps: with a single replica τ = 0, just when the
+# loss changes fastest.
 #
-# Four years later the same company measured both ways again. Chen et al. 2016 found that
+# Four years later the same company compared both methods again. Chen et al. 2016 found that
 # synchronous training with backup workers converged faster, and to better test accuracy, than
 # asynchronous training. Abadi et al. 2016 (*TensorFlow*, OSDI, section 6.3) give the step times of
 # Inception-v3 on 50 workers. Four backup workers gave the shortest median step, 1.93 s; a fifth
 # made it slightly longer again, because even a gradient that is dropped crosses the network.
-# Counted for each worker paid, three were best: 9.5% better than none.
+# Per worker paid for, three were best: 9.5% better than none.
 #
-# **How this week's tools find it**: a log of arrivals and `slowest_of` say what waiting costs
-# before any GPU is bought, and the table of backup workers, with your times in place of the
-# exponential ones, says where to stop.
+# **How this week's tools find it**: a log of arrivals and `slowest_of` show what waiting costs
+# before any GPU is bought, and the table of backup workers, with your times instead of the
+# exponential ones, shows where to stop.
 #
+# ### Find the bug: four learning rates
+#
+# 8 minutes · medium
+#
+# Four synchronous workers average their gradients, so their weights should stay equal. A colleague
+# adds a schedule: when the loss no longer falls, the learning rate is halved. Every run trains, but
+# no two workers end with the same weights. Run the check, read what it found, and repair the
+# function.
+#
+# <details><summary>Hint</summary>
+#
+# Whose loss does the scheduler see? All workers must base their decision on the same number.
+# </details>
+
+
+# %% train_on_plateaus
+def train_on_plateaus():
+    """This worker's learning rates, and its weights at the end."""
+    weights = torch.zeros(8, requires_grad=True)
+    optimizer = torch.optim.SGD([weights], lr=0.2)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
+    generator, rates = torch.Generator().manual_seed(dist.get_rank()), []
+    for _ in range(24):
+        rows = torch.randn(8, 8, generator=generator)
+        targets = rows.sum(1) + torch.randn(8, generator=generator)
+        loss = (rows @ weights - targets).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        dist.all_reduce(weights.grad)
+        weights.grad /= dist.get_world_size()
+        optimizer.step()
+        lower_when_stuck(scheduler, loss)
+        rates.append(scheduler.get_last_lr()[0])
+    return rates, weights.detach()
+
+
+# %% lower_when_stuck tags=["turn"]
+def lower_when_stuck(scheduler, loss):
+    """Show the scheduler the loss of this step, so that all workers keep one learning rate."""
+    ### BEGIN SOLUTION
+    mean = loss.detach() / dist.get_world_size()
+    dist.all_reduce(mean)
+    scheduler.step(mean)
+    ### INSTEAD
+    # scheduler.step(loss.detach())
+    ### END SOLUTION
+
+
+# %% check_lower_when_stuck
+with check.turn("lower_when_stuck"):
+    run = ws.run(train_on_plateaus, world_size=4, cluster=cluster, echo=False, audit=True)
+    of_workers = [torch.tensor(rates) for rates, _ in run.values]
+    hint = "; ".join(f"audit: {finding.what}, {finding.evidence}" for finding in run.audit.findings)
+    for worker, rates in enumerate(of_workers):
+        what = f"the learning rates of worker {worker}, as those of worker 0"
+        check.expect_close(rates, of_workers[0], what, hint)
+    if of_workers[0][-1] == of_workers[0][0]:
+        raise check.CheckFailed("a lower rate at the end", "the first rate in all 24 steps")
+    print(f"Right. All four go from {of_workers[0][0]:g} to {of_workers[0][-1]:g} together.")
+
+# %% [markdown]
 # ### Find the bug: the backup worker that came late
 #
 # 10 minutes · medium
 #
-# Four workers, one of them a backup: each step takes the first three gradients. An inbox holds what
-# has arrived, as (step, worker, gradient) in the order of arrival. The throughput is as computed,
-# nothing hangs; but the weights are not those of three workers. Run the check, read what it found,
-# and repair the function.
+# Of four workers one is a backup: each step takes the first three gradients. An inbox holds what
+# has arrived, as (step, worker, gradient) in the order of arrival. The throughput is as computed
+# and nothing hangs, but the weights are not those of three workers. Run the check, read what it
+# found, and repair the function.
 #
 # <details><summary>Hint</summary>
 #
-# What becomes of the fourth gradient, when it arrives after its step is over? Print the steps and
-# the workers in `inbox`.
+# What happens to the fourth gradient if it arrives after its step is over? Print the steps and the
+# workers in `inbox`.
 # </details>
 
 
@@ -1187,8 +1251,8 @@ with check.turn("mean_of_the_first"):
 # ### The loss explodes, and only with many workers
 #
 # The learning rates are well within the bound for fresh gradients, on the quadratic
-# $\frac{1}{2} x^2$. Seven equal workers on the emulated cluster, and a server without a bound: each
-# gradient is 6 updates late.
+# $\frac{1}{2} x^2$. Seven equally fast workers on the emulated cluster use a server without a
+# bound: each gradient is 6 updates late.
 
 
 # %% quadratic
@@ -1221,16 +1285,16 @@ title = "Seven workers, gradients 6 updates late, emulated"
 draw.curves(swings, y_label="x", x_label="update", title=title)
 
 # %% [markdown]
-# **Symptom**: training is fine on one or two workers; with more it swings, then diverges, although
-# nobody changed the model. **Cause**: staleness grows with the workers, N − 1 on average, and the
-# bound on the learning rate falls with it. **Fix**: a smaller rate, less momentum, fewer workers
-# for each server, a staleness bound, or synchronous training with backup workers against
+# **Symptom**: training is fine on one or two workers; with more the loss oscillates, then diverges,
+# although the model has not changed. **Cause**: staleness grows with the workers, N − 1 on average,
+# and the bound on the learning rate falls with it. **Fix**: a smaller rate, less momentum, fewer
+# workers for each server, a staleness bound, or synchronous training with backup workers against
 # stragglers.
 #
 # ### The server that is asynchronous in name only
 #
 # This one waits for worker 1, then for worker 2, and so on. It looks natural, and its sums are
-# right. It is as slow as all-reduce.
+# right, but it is as slow as all-reduce.
 
 
 # %% in_turn
@@ -1260,7 +1324,7 @@ draw.timelines(
 # %% [markdown]
 # **Symptom**: the throughput of an asynchronous job is N times that of its slowest worker.
 # **Cause**: a receive that names its source, in a loop over workers; or a lock that a worker holds
-# while it computes. **Fix**: take whatever comes first, by a receive from any source or by one
+# while it computes. **Fix**: take whatever comes first, with a receive from any source or with one
 # thread for each caller, as rpc does.
 
 # %% numbers_to_remember [markdown]
@@ -1269,7 +1333,7 @@ draw.timelines(
 # | Number | Threshold | Where it comes from |
 # |---|---|---|
 # | ln N + 0.58 | the slowest of N random steps, in mean steps: 4.7 for 64 | section 3 |
-# | 8 backups for 60 | best where a step has a least time: 1.63 in place of 2.40 | section 3 |
+# | 8 backups for 60 | best where a step has a minimum time: 1.63 instead of 2.40 | section 3 |
 # | N − 1 | updates by which gradients of N workers are late, whatever the speeds | section 4 |
 # | N times | less learning rate for N workers that do not wait; more with momentum | section 4 |
 # | k times the batch | k times the rate, after a warm-up, while the gradient is noisy | section 4 |
@@ -1280,7 +1344,7 @@ draw.timelines(
 #
 # **1.** Of 16 workers 15 take 100 ms for a step and one takes 150 ms. What share of the full
 # throughput do synchronous steps keep, what share does a server without a bound keep, and what
-# share do you keep if you send the slow worker home?
+# share do you keep if you remove the slow worker?
 #
 # <details><summary>Answer</summary>
 #
@@ -1293,22 +1357,22 @@ draw.timelines(
 #
 # <details><summary>Answer</summary>
 #
-# $H_{32} = 4.06$ and $H_{256} = 6.12$: from 406 ms to 612 ms, 51% longer. By the approximation:
+# $H_{32} = 4.06$ and $H_{256} = 6.12$: from 406 ms to 612 ms, 51% longer. The approximation gives
 # ln 256 − ln 32 = ln 8 = 2.08 mean steps, 208 ms. Eight times the workers bring 8/1.51 = 5.3 times
 # the gradients.
 # </details>
 #
-# **3.** Abadi et al. find that 3 backups for 50 workers are 9.5% better than none, counted for each
-# worker paid. How much shorter is the step?
+# **3.** Abadi et al. find that 3 backups for 50 workers are 9.5% better than none, per worker paid
+# for. How much shorter is the step?
 #
 # <details><summary>Answer</summary>
 #
-# The speed-up, discounted by the workers paid: $t_0 / t_3 \cdot 50/53 = 1.095$, so
+# The speed-up per worker paid for is $t_0 / t_3 \cdot 50/53 = 1.095$, so
 # $t_0 / t_3 = 1.16$. The step is 14% shorter, for 6% more workers.
 # </details>
 #
-# **4.** On a quadratic with curvature λ = 50, eleven workers push to a server that makes nobody
-# wait. Which learning rates are stable? Which are stable for one worker?
+# **4.** On a quadratic with curvature λ = 50, eleven workers push to a server without a staleness
+# bound. Which learning rates are stable? Which are stable for one worker?
 #
 # <details><summary>Answer</summary>
 #
@@ -1317,38 +1381,38 @@ draw.timelines(
 # </details>
 #
 # **5.** A run with batch 512 and a rate of 0.2 moves to 16 times as many GPUs, with the same batch
-# on each. Which batch, which rate, and over how many steps does a warm-up of five epochs go, with
-# 1,281,167 images?
+# on each. What are the new batch and rate, and how many steps does a warm-up of five epochs take,
+# with 1,281,167 images?
 #
 # <details><summary>Answer</summary>
 #
 # Batch 8,192, rate 3.2. An epoch has 1,281,167/8,192 = 156.4 steps, so 782 steps.
 # </details>
 #
-# **6.** *Design.* 256 GPUs train an 8B model for a month. Step times vary by some percent; once a
-# day a node is throttled to half its speed until somebody notices. Somebody proposes a parameter
-# server, somebody else a staleness bound of 4, a third person backup workers. What do you do?
+# **6.** *Design.* 256 GPUs train an 8B model for a month. Step times vary by a few percent; once a
+# day a node is throttled to half its speed until an operator notices. One colleague proposes a
+# parameter server, another a staleness bound of 4, a third backup workers. What do you do?
 #
 # <details><summary>Answer</summary>
 #
-# A server: 256 workers need about 145 servers over NDR (section 6), and gradients are 255 late: no.
-# A bound evens out the few percent, but gradients are stale again, and the throttled node sets the
-# pace after four steps. Backup workers cover random delays and the throttled node alike, but with 8
-# GPUs a node its gradients all come late: one backup *node* of 32 costs 3% of the GPUs. Cheaper
-# still: measure every node's step time, and replace a node that is slow for some minutes. Until
-# then it costs half of the throughput. If that is an hour a day, the loss is 2%, less than the
-# backup node. So: all-reduce, and an alarm.
+# A server is ruled out: 256 workers need about 145 servers over NDR (section 6), and gradients are
+# 255 updates late. A bound evens out the few percent, but gradients are stale again, and the
+# throttled node sets the pace after four steps. Backup workers cover random delays and the
+# throttled node alike, but with 8 GPUs a node its gradients all come late: one backup *node* of 32
+# costs 3% of the GPUs. Cheaper still: measure every node's step time, and replace a node that is
+# slow for a few minutes. Until then it costs half of the throughput. If that is an hour a day, the
+# loss is 2%, less than the backup node. So: all-reduce, and an alarm.
 # </details>
 #
 # ## 9. Self-check
 #
-# First, your predictions beside the results.
+# First, compare your predictions with the results.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week04", seed=seed)
@@ -1361,12 +1425,12 @@ quiz.ask("week04", seed=seed)
 # - Without a bound, gradients are N − 1 updates late on average, whatever the speeds.
 # - On a quadratic the stable rate falls from 2 to 2 sin(π / (2(2τ + 1))): about N times less for N
 #   workers, and far less with momentum.
-# - A staleness bound evens out luck. It does not help against a worker that is always slow;
-#   dropping that worker does.
+# - A staleness bound evens out random delays. It does not help against a worker that is always
+#   slow; dropping that worker does.
 # - Backup workers keep gradients fresh and drop the slowest few, which cost the most time.
 # - Large batches: scale the rate with the batch, warm up, and give each layer its own rate (LARS,
-#   LAMB). All of this ends where the gradient has no noise left.
+#   LAMB). All of this stops helping once the gradient has no noise left.
 #
-# **Now the lab**: [lab 4, parameter server](../labs/lab04/lab04.ipynb). Your server keeps a bound,
-# and its workers find out only by waiting. Then **week 5**, [*Say less*](week05_say_less.ipynb):
-# when the link is full, send fewer bytes.
+# **Now the lab**: [lab 4, parameter server](../labs/lab04/lab04.ipynb). Your server enforces a
+# staleness bound, and a worker notices it only because it has to wait. Then **week 5**, [*Say
+# less*](week05_say_less.ipynb): when the link is full, send fewer bytes.

@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | Reading and doing | about 90 minutes: four short exercises, a bug to find, an explorer |
+# | Reading and doing | about 100 minutes: four short exercises, two bugs to find, an explorer |
 # | Running | about a minute on two CPU cores; GPUs are used if there are enough |
 # | You need | [week 4](week04_synchronous_or_asynchronous.ipynb) and weeks 1 to 3 |
 # | You do not need | a network, a cluster, or a course in optimisation |
@@ -11,12 +11,12 @@
 #
 # Week 2 proved that in an all-reduce whose sums are computed by the ranks, each rank sends on
 # average at least $2(N-1)/N$ times the gradient. There is one way out: send something **smaller
-# than the gradient**, in the hope that training does not suffer. This week is about when it does
-# not, and when the saving is worth the work.
+# than the gradient**, in the hope that training does not suffer. This week is about when training
+# does not suffer, and when the saving is worth the work.
 #
 # **N** is the number of ranks, **S** the size of the gradient in bytes, **n** the number of its
-# entries. Unless something else is said, a gradient travels in bfloat16, 2 bytes an entry. It is
-# one line of code, and every other method has to beat it.
+# entries. Unless stated otherwise, a gradient is sent in bfloat16, 2 bytes an entry. That takes one
+# line of code, and every other method has to beat it.
 
 # %% [markdown]
 # ## 1. The question
@@ -68,8 +68,8 @@ print(f"{len(LABELS):,} images of digits, {len(TOKENS):,} bytes of text")
 # %% [markdown]
 # ## 2. Predict
 #
-# The next cell asks for four numbers, and waits. An entry of a bfloat16 gradient takes 2 bytes. One
-# that is sent alone takes 4 more, which say at which place it belongs.
+# The next cell asks for four numbers, and waits. An entry of a bfloat16 gradient takes 2 bytes. An
+# entry that is sent alone takes 4 more for its index.
 
 # %% predict
 predictions.ask(
@@ -88,7 +88,7 @@ predictions.ask("speed-up by bfloat16 on 10 Gb/s", predicted_speedup, "times", s
 #
 # When a bucket of gradients is complete, DDP all-reduces it. With a **communication hook** it calls
 # your function instead. The function gets the bucket and returns a *future*, a promise of the
-# tensor that is to take its place. Meanwhile the backward pass goes on.
+# tensor that will replace it. Meanwhile the backward pass goes on.
 #
 # ```text
 # backward ──► bucket is complete ──► hook(state, bucket) ──► future ··· its tensor ──► optimizer
@@ -107,7 +107,7 @@ def plain_hook(state, bucket):
 
 # %% [markdown]
 # Two models learn in this lesson. A small convolutional network learns digits, with plain SGD and
-# 64 images a rank and step; it shows an effect within seconds. The course's transformer, in its
+# 64 images per rank and step; it shows an effect within seconds. The course's transformer, in its
 # tiniest size, learns the bytes of a real text, with Adam; it shows whether the effect carries
 # over.
 
@@ -171,11 +171,11 @@ def train(make_hook, task="digits", num_steps=60):
 
 
 # %% [markdown]
-# ### The obvious idea: only what is large
+# ### The obvious idea: send only the largest entries
 #
 # Some entries of a gradient are much larger than others. Set all but the largest 1% to zero, and
-# send the rest. This first version saves nothing yet, since it sends the zeros too. The question
-# comes first: **does the model still learn?**
+# send the rest. This first version saves nothing yet, since it sends the zeros too. The first
+# question is: **does the model still learn?**
 
 
 # %% largest_only
@@ -193,9 +193,9 @@ def largest_only(fraction):
 
 
 # %% [markdown]
-# A fair rival is 1% **at random**. If all ranks draw the same places, from the same seed, no places
-# need to be sent, and an all-reduce of n/100 numbers adds up the values. To be right *on average*
-# they must be multiplied by 100, because each entry is sent once in 100 steps.
+# A fair competitor is 1% **at random**. If all ranks draw the same indices, from the same seed, no
+# indices need to be sent, and an all-reduce of n/100 elements adds up the values. To be right *on
+# average* they must be multiplied by 100, because each entry is sent once in 100 steps.
 
 
 # %% random_only
@@ -243,24 +243,24 @@ title = f"Sending a part and forgetting the rest, {world_size} real ranks, measu
 draw.curves(finite, x_label="tens of steps", title=title)
 
 # %% [markdown]
-# All four are worse than sending everything. The largest 1% point in a direction that is **wrong on
-# average**: an entry that stays small is dropped in every step. Unscaled random entries point the
-# right way on average, but are a hundredth as long. Training then hardly moves, as with a learning
-# rate a hundred times smaller. Scaled random entries are right on average. One in ten times 10
-# still learns, though how fast depends on the seed; with one in a hundred times 100, steps are so
-# far off that the loss becomes `nan`.
+# All four are worse than sending everything. The largest 1% of the entries give a direction that is
+# **wrong on average**: an entry that stays small is dropped in every step. Unscaled random entries
+# point the right way on average, but are a hundredth as long. Training then hardly moves, as with a
+# learning rate a hundred times smaller. Scaled random entries are right on average. With one entry
+# in ten, multiplied by 10, the model still learns, though how fast depends on the seed; with one in
+# a hundred, multiplied by 100, steps are so far off that the loss becomes NaN.
 #
 # ### Two ways to be wrong
 #
-# Let $C(g)$ be the compressed gradient. Two numbers measure its error, both relative to the length
-# of $g$:
+# Let $C(g)$ be the compressed gradient. Two numbers measure its error, both relative to the norm of
+# $g$:
 #
 # - **bias**: how far the *average* of $C(g)$ over many draws is from $g$;
 # - **spread**: how far single draws are from their average.
 #
-# SGD can live with spread if the learning rate is small enough, because it averages over steps
-# anyway. Bias does not average out. The next cells measure both, for six compressors and one real
-# gradient of the network.
+# SGD tolerates spread if the learning rate is small enough, because it averages over steps anyway.
+# Bias does not average out. The next cells measure both, for six compressors and one real gradient
+# of the network.
 
 
 # %% compressing
@@ -314,9 +314,9 @@ print(f"{len(gradient):,} entries; the largest 1% hold {share:.0%} of the square
 draw.table(rows, title="Bias and spread of one gradient, measured here over 400 draws")
 
 # %% [markdown]
-# Rounding to bfloat16, or to int8 at random, does next to no harm. The sign and the largest 1% have
-# no spread at all and a large bias. The last line shows the price of being right on average with
-# 1%.
+# Rounding to bfloat16, or stochastically to int8, does next to no harm. The sign and the largest 1%
+# have no spread at all and a large bias. The last line shows what it costs to be right on average
+# with 1%.
 #
 # ### Your turn: the price of being right on average
 #
@@ -328,8 +328,8 @@ draw.table(rows, title="Bias and spread of one gradient, measured here over 400 
 # <details><summary>Hint</summary>
 #
 # An entry g arrives with probability $p = k/n$, as $g/p$, and as 0 otherwise. Its variance is
-# $g^2/p - g^2$. The spread is the root of the sum of these variances, over the length of the
-# gradient, the root of the sum of all $g^2$.
+# $g^2/p - g^2$. The spread is the square root of the sum of these variances, divided by the
+# gradient's norm, the square root of the sum of all $g^2$.
 # </details>
 
 
@@ -352,16 +352,16 @@ with check.turn("spread_of_random"):
     print(f"Right. 10%: {spread_of_random(10, 1):.0f}; 1%: {spread_of_random(100, 1):.2f}.")
 
 # %% [markdown]
-# Noise with 99 times the gradient's squared length asks for a learning rate about 100 times
-# smaller. But 100 times the entries at a hundredth of the rate are the *unscaled* entries again:
+# Noise with 99 times the gradient's squared norm requires a learning rate about 100 times smaller.
+# But entries multiplied by 100, at a hundredth of the rate, are the *unscaled* entries again:
 # nothing is gained.
 #
 # ## 4. Build it well
 #
-# ### Fewer bits for each number
+# ### Fewer bits for each entry
 #
-# A float32 has 32 bits, and a gradient does not need them all. **bfloat16** takes half, and the sum
-# of two bfloat16 numbers is a bfloat16 number, so they can go through an all-reduce as they are.
+# A float32 has 32 bits, and a gradient does not need them all. **bfloat16** takes half of them, and
+# bfloat16 values can be summed in bfloat16, so they can go through an all-reduce as they are.
 
 
 # %% bfloat16_hook
@@ -374,10 +374,10 @@ def bfloat16_hook(state, bucket):
 
 
 # %% [markdown]
-# **int8** takes a quarter: a whole number from -127 to 127, and one scale for the bucket. But two
-# int8 numbers have no int8 sum: 100 + 100 does not fit. So every rank must get the numbers of
-# *every other* rank, by an all-gather, and add them up itself. The same holds for a **sign**, one
-# bit an entry, and for entries with places.
+# **int8** takes a quarter: an integer from -127 to 127, and one scale for the bucket. But the sum
+# of two int8 values need not fit into int8: 100 + 100 does not. So every rank must get the values
+# of *every other* rank, by an all-gather, and add them up itself. The same holds for a **sign**,
+# one bit an entry, and for entries with indices.
 
 
 # %% int8_hook
@@ -421,19 +421,20 @@ def sign_hook(state, bucket):
 
 # %% [markdown]
 # One scale for a whole bucket has a weakness. The largest entry decides the step between two int8
-# numbers, and an entry smaller than that step becomes either 0 or a whole step.
+# values, and an entry smaller than that step becomes either 0 or a whole step.
 #
 # ### Your turn: a scale for each block
 #
 # 8 minutes · medium
 #
-# Round to the *nearest* int8 number, with a scale of its own for each block of `block_size`
-# entries, and return the vector as the receiver would see it.
+# Round to the *nearest* int8 value, with a separate scale for each block of `block_size` entries,
+# and return the vector as the receiver would see it.
 #
 # <details><summary>Hint</summary>
 #
 # `vector.view(-1, block_size)` has a row for each block. `amax(dim=1, keepdim=True)` is the largest
-# of each row, as a column that divides every row by its own number. The largest must become 127.
+# entry of each row, as a column, so that every row can be divided by its own maximum. The largest
+# must become 127.
 # </details>
 
 
@@ -465,7 +466,7 @@ with check.turn("to_int8_blocks"):
 #
 # This is the first trap of compression. An all-reduce sends $2 (N-1)/N$ times its tensor from each
 # rank, never more than twice. An all-gather sends $N - 1$ times a rank's part: it **grows with N**.
-# With a part of $f \cdot S$ bytes both are equal where
+# With a part of $f \cdot S$ bytes the two are equal where
 #
 # $$(N - 1) \, f \, S = \frac{2 (N - 1)}{N} \, S \quad\Longleftrightarrow\quad N = \frac{2}{f}$$
 
@@ -487,14 +488,15 @@ draw.table(rows, title="Sent by each rank, 100 million entries, computed")
 
 # %% [markdown]
 # "int8 sends half of bfloat16" is true of two ranks. On four, the all-gather sends as much as
-# bfloat16 does. "The largest 1% send 1%" is 3% with the places, and nothing is saved from 67 ranks
-# on. Compressors whose results can be **added while compressed** do not have this problem:
-# bfloat16, random entries at agreed places, and the one that comes below.
+# bfloat16 does. "The largest 1% send 1%" is 3% with the indices, and saves nothing on 67 ranks or
+# more. Compressors whose results can be **added while compressed** do not have this problem:
+# bfloat16, random entries at agreed indices, and PowerSGD, described below.
 #
 # ### Error feedback: keep what was not sent
 #
-# Now the bias. Take one number: its gradient is 0.3 in every step, and only 0 or 1 can be sent.
-# Rounding sends 0 for ever. Instead **keep what was not sent, and add it to the next gradient**:
+# Now consider the bias. Take one parameter: its gradient is 0.3 in every step, and only 0 or 1 can
+# be sent. Rounding sends 0 forever. Instead **keep what was not sent, and add it to the next
+# gradient**:
 
 # %% error_feedback
 kept, sent_in_all, rows = 0.0, 0, []
@@ -508,7 +510,7 @@ for step in range(1, 11):
 draw.table(rows, title="A gradient of 0.3, sent as whole numbers, computed")
 
 # %% [markdown]
-# The sum of what was sent is the sum of the gradients, less what is kept. In symbols, with memory
+# The sum of what was sent is the sum of the gradients minus what is kept. In symbols, with memory
 # $e_t$, gradient $g_t$ and compressor $C$:
 #
 # $$\text{send } C(g_t + e_t), \quad e_{t+1} = g_t + e_t - C(g_t + e_t)
@@ -519,8 +521,8 @@ draw.table(rows, title="A gradient of 0.3, sent as whole numbers, computed")
 # 2019, *Error feedback fixes SignSGD and other gradient compression schemes*, prove that SGD with
 # it converges as fast as without compression, up to terms that vanish faster.
 #
-# The next cell tries it on the network, in one process that plays both workers. No messages are
-# sent; only the arithmetic matters here.
+# The next cell tries it on the network, in one process that computes both workers' gradients. No
+# messages are sent; only the arithmetic matters here.
 
 
 # %% simulated
@@ -558,18 +560,17 @@ title = "With memory and without, two workers in one process, measured here"
 draw.curves(simulated, x_label="tens of steps", title=title)
 
 # %% [markdown]
-# The sign with memory ends about where everything ends, with one bit an entry. Random entries gain
-# less: at 1% an entry waits a hundred steps on average, and there were only sixty. A bias has
-# become a delay, and a delay of a hundred steps is long.
+# The sign with memory ends at about the same loss as sending everything, with one bit an entry.
+# Random entries gain less: at 1% an entry waits a hundred steps on average, and there were only
+# sixty. The bias has become a delay, and a delay of a hundred steps is long.
 #
-# Put the two together, **the largest entries, and memory**, and you have the hook of the first half
-# of lab 5.
+# Combine **the largest entries with a memory**, and you have the hook of the first half of lab 5.
 #
 # ### A matrix with few directions
 #
 # The gradient of a layer is a matrix: one row for each output, one column for each input. Each row
 # is a combination of the batch's inputs, and often a few directions hold most of the matrix. The
-# squares of its *singular values* are the shares that they hold.
+# squares of its *singular values* give the share that each direction holds.
 
 
 # %% singular_values
@@ -599,24 +600,25 @@ draw.curves(first, x_label="directions", y_label="share held", title=title)
 
 # %% [markdown]
 # **PowerSGD** (Vogels, Karimireddy and Jaggi 2019, *PowerSGD: practical low-rank gradient
-# compression*) sends r directions: two thin factors with $r (n + m)$ numbers for a matrix of $n$
+# compression*) sends r directions: two thin factors with $r (n + m)$ elements for a matrix of $n$
 # rows and $m$ columns. It finds them without computing singular values, and keeps what they miss in
 # a memory. Above all, **its factors can be all-reduced**. How that works is the second half of lab
 # 5; section 5 shows what torch's own hook gains.
 #
-# ### Say it less often
+# ### Communicate less often
 #
-# Instead of less, one can send less often. There are two ways, with very different results:
+# Instead of sending less, one can send less often. There are two ways, with very different results:
 #
 # - **Gradient accumulation**: add up the gradients of H batches, then exchange and update once.
 #   This is exactly training with a batch that is H times larger. Nothing is approximated, and there
 #   are H times fewer updates.
 # - **Local SGD** (Stich 2019, *Local SGD converges fast and communicates little*): every rank
 #   updates its own copy H times; then the *weights* are averaged. There are as many updates as
-#   before, and in between the copies drift apart.
+#   before, but between averages the copies drift apart.
 #
-# How far they drift depends on the data. The next cell plays eight workers in one process: first
-# all draw from the same images, then **each has its own eighth of the images, sorted by digit**.
+# How far they drift depends on the data. The next cell simulates eight workers in one process:
+# first all draw from the same images, then **each has its own eighth of the images, sorted by
+# digit**.
 
 
 # %% local_sgd
@@ -655,24 +657,24 @@ draw.table(rows, title="Local SGD, eight workers in one process, 60 steps, measu
 
 # %% [markdown]
 # Where all workers draw from the same images, an average every 10 steps costs hardly anything.
-# Where each has its own, the copies drift two to four times as far, and the loss is higher the
-# longer they go without an average. On shuffled data the saving can be large. DiLoCo (Douillard
-# et al. 2023, *DiLoCo: distributed low-communication training of language models*) lets each
-# worker take hundreds of steps of AdamW, and treats the mean change of the weights as a gradient
-# for a second optimizer, one with momentum. Its abstract reports that 8 workers do as well as
-# synchronous training, with 500 times less communication.
+# Where each has its own, the copies drift two to four times as far, and the longer they go without
+# averaging, the higher the loss. On shuffled data the saving can be large. DiLoCo (Douillard et al.
+# 2023, *DiLoCo: distributed low-communication training of language models*) lets each worker take
+# hundreds of steps of AdamW, and treats the mean change of the weights as a gradient for a second
+# optimizer, one with momentum. Its abstract reports that 8 workers do as well as synchronous
+# training, with 500 times less communication.
 #
 # ### Your turn: bits for each parameter and step
 #
 # 5 minutes · easy
 #
-# One number compares everything so far: the bits that a rank sends for each parameter and each
-# step. An exchange carries `bits` for each parameter, and there is one every `every` steps. It is a
-# ring all-reduce, or an all-gather.
+# One number serves to compare everything so far: the bits that a rank sends for each parameter and
+# each step. An exchange carries `bits` for each parameter, and there is one every `every` steps. It
+# is a ring all-reduce, or an all-gather.
 #
 # <details><summary>Hint</summary>
 #
-# How often does each number leave a rank? $2(N - 1)/N$ times in an all-reduce, $N - 1$ times in an
+# How often does a rank send each element? $2(N - 1)/N$ times in an all-reduce, $N - 1$ times in an
 # all-gather.
 # </details>
 
@@ -698,19 +700,19 @@ with check.turn("bits_a_step"):
         print(f"{name:<28} {bits_a_step(64, *given):6.2f}")
 
 # %% [markdown]
-# ### Say the urgent thing first
+# ### Send first what is needed first
 #
-# The last way sends every byte, in a better **order**. Backward makes the last layer's gradient
+# The last method sends every byte, in a better **order**. Backward makes the last layer's gradient
 # first, so DDP sends it first. But the next forward pass needs the *first* layer first, and its
 # gradient is at the end of the queue. So reverse the queue: whenever the link is free, send what
 # will be needed soonest (P3, Jayarajan et al. 2019, *Priority-based parameter propagation for
-# distributed DNN training*; ByteScheduler, Peng et al. 2019, which also cuts large tensors into
+# distributed DNN training*; ByteScheduler, Peng et al. 2019, which also splits large tensors into
 # pieces so that urgent ones need not wait for them).
 #
 # Take a network like the early image models: five convolutions of 250 kB, and a last, dense layer
-# of 10 MB, cut into ten pieces. With `is_urgent` the dense layer first sends only as many pieces as
-# the link can start during backward. After backward come the convolutions, first layer first, then
-# the remaining pieces. The forward pass of each layer waits for that layer alone.
+# of 10 MB, split into ten pieces. With `is_urgent` the dense layer first sends only as many pieces
+# as the link can start during backward. After backward come the convolutions, first layer first,
+# then the remaining pieces. The forward pass of each layer waits for that layer alone.
 
 # %% schedule
 FORWARD_S, BACKWARD_S, LAST = 1e-3, 2e-3, 5
@@ -761,21 +763,23 @@ draw.timelines(schedules, title="One backward and the next forward, emulated on 
 # %% [markdown]
 # The same bytes go over the same link, and the step is shorter: forward begins while the rest is
 # still on its way. Accuracy does not suffer, because nothing is left out. torch's DDP does not do
-# this: the optimizer steps when *all* gradients have arrived. FSDP, in week 7, brings the idea back
-# in another form.
+# this: the optimizer steps when *all* gradients have arrived. FSDP, in week 7, uses the idea in a
+# different form.
 #
 # ### Your turn: the order of a queue by priority
 #
 # 10 minutes · medium
 #
-# `ready_s[layer]` is the time at which backward has made the gradient of a layer, of which 0 is the
-# first. Sending one takes `piece_s`, and the link sends one at a time. Return the layers in the
-# order in which they are sent, if the link always takes the ready layer that forward needs first.
+# `ready_s[layer]` is the time at which backward has computed the gradient of a layer; layer 0 is
+# the first. Sending one gradient takes `piece_s`, and the link sends one at a time. Return the
+# layers in the order in which they are sent, if the link always takes the ready layer that forward
+# needs first.
 #
 # <details><summary>Hint</summary>
 #
-# Keep the time, and the layers that still wait with the time at which each is ready. If none is
-# ready, go on to the earliest. `min` of the ready ones is the layer that forward needs first.
+# Keep the current time, and the layers that still wait with the time at which each is ready. If
+# none is ready, advance to the earliest time. `min` of the ready ones is the layer that forward
+# needs first.
 # </details>
 
 
@@ -808,8 +812,8 @@ with check.turn("send_order"):
 # %% [markdown]
 # ## 5. Compare with the production oracle
 #
-# torch has hooks of its own, in `torch.distributed.algorithms.ddp_comm_hooks`. Ours must give the
-# same model: after ten steps on real ranks, compare all weights. (Without NCCL, DDP rejects torch's
+# torch has its own hooks, in `torch.distributed.algorithms.ddp_comm_hooks`. Ours must give the same
+# model: after ten steps on real ranks, compare all weights. (Without NCCL, DDP rejects torch's
 # bfloat16 hook by its name. Wrapped in a function of our own it runs.)
 
 
@@ -855,10 +859,11 @@ for name, difference in ws.run(differences, **here).values[0].items():
 # %% [markdown]
 # ### Loss against bytes
 #
-# Now everything on one plot, for both models. Each method trains sixty batches a rank on an
+# The next plots show all methods, for both models. Each method trains on sixty batches a rank on an
 # emulated cluster: the ranks and the training are real, and all bytes that a rank sends after the
-# start are counted. torch's PowerSGD sends everything uncompressed in its first two steps, because
-# DDP regroups its buckets then and PowerSGD keeps its memory by bucket. These bytes are counted.
+# start are counted. torch's PowerSGD sends everything uncompressed at first: by default for 1,000
+# steps, here for two, the fewest that it allows, because DDP regroups its buckets then and PowerSGD
+# keeps its memory by bucket. These bytes are included.
 
 
 # %% power_sgd
@@ -942,7 +947,7 @@ family_of = {name: family for family, names in FAMILIES.items() for name in name
 emulated = {"world_size": world_size, "cluster": cluster, "compute": "none", "echo": False}
 points, rows = {"digits": [], "text": []}, {name: {"method": name} for name in family_of}
 for learned in points:
-    run = ws.run(train_all, learned, **emulated)
+    run = ws.run(train_all, learned, timeout_s=300, **emulated)
     sent = sent_between_barriers(run.timeline)
     for (name, loss), sent_bytes in zip(run.values[0].items(), sent, strict=True):
         points[learned].append((name, sent_bytes, loss, family_of[name]))
@@ -960,16 +965,17 @@ draw.scatter(points["text"], title=f"Text: {title}", **axes)
 
 # %% [markdown]
 # Start at bfloat16 and go to the left: how far can you go before the loss rises? int8 loses nothing
-# here. On the digits PowerSGD stays low with a fifth of the bytes, because it has a memory, and the
-# sign, which has none here, pays for that. On the text their places change: the sign loses less
-# than 2% of the loss with a sixteenth of the bytes, and PowerSGD of rank 1 loses more. Adam divides
-# each entry by its own usual size, so that it needs the magnitudes less; and the transformer's
-# gradients have more directions, as section 4 measured. Accumulation sends the same bytes as local
-# SGD and makes far fewer updates. Your two hooks of lab 5 belong in the lower left corner.
+# here. On the digits PowerSGD keeps a low loss with a fifth of the bytes, because it has a memory;
+# the sign, which has none here, ends higher. On the text the order is reversed: the sign raises the
+# loss by less than 2% with a sixteenth of the bytes, and PowerSGD of rank 1 raises it more. Adam
+# divides each entry by its own typical size, so that it depends less on magnitudes; and the
+# transformer's gradients have more directions, as section 4 measured. Accumulation sends the same
+# bytes as local SGD and makes far fewer updates. Your two hooks of lab 5 belong in the lower left
+# corner.
 #
-# Sixty steps of two small models prove little about yours. Two things carry over: a bias without
+# Sixty steps of two small models prove little about yours. Two results carry over: a bias without
 # memory costs accuracy, and a memory turns it into a delay, which matters less the longer you
-# train. One thing does not. Here all ranks draw from the same data, and so local SGD reaches a
+# train. One result does not. Here all ranks draw from the same data, and so local SGD reaches a
 # lower loss than every compressor that sends less than half of bfloat16's bytes. Section 4 shows
 # where it loses.
 
@@ -979,9 +985,10 @@ draw.scatter(points["text"], title=f"Text: {title}", **axes)
 # The goal is a shorter step, not fewer bytes. Compressing takes time on the GPU that also computes
 # gradients, and communication may have been hidden behind backward anyway.
 #
-# The picture shows the two cases. Six equal layers, each a bucket; the buckets go one after the
-# other. Above, the link keeps up with backward, and only the last bucket is exposed. Below it does
-# not, and all six go one after the other once the first backward has ended.
+# The picture shows the two cases, with six equal layers, each a bucket, whose buckets are sent one
+# after the other. In the upper one the link keeps up with backward, and only the last bucket is
+# exposed. In the lower one it does not, and all six are sent back to back once the first one is
+# ready.
 
 # %% overlapped
 NUM_LAYERS, LAYER_FORWARD_S, LAYER_BACKWARD_S = 6, 0.25e-3, 0.5e-3
@@ -1010,8 +1017,8 @@ draw.timelines(on_two, title="One step of six layers on four ranks, emulated")
 
 # %% [markdown]
 # Take L layers. Forward takes $f$ a layer; backward, *together with the work of compressing*, takes
-# $b$; a bucket takes $m$ on the wire. If the wire keeps up, only the last bucket is exposed. If
-# not, the L buckets go one after the other, beginning when the first backward has ended:
+# $b$; a bucket takes $m$ on the link. If the link keeps up, only the last bucket is exposed. If
+# not, the L buckets are sent back to back, beginning when the first one is ready:
 #
 # $$t = L f + L b + \max\bigl(m, \; L m - (L - 1) \, b\bigr)$$
 #
@@ -1019,8 +1026,8 @@ draw.timelines(on_two, title="One step of six layers on four ranks, emulated")
 # of $s$ bytes and of a scale take $(N-1) \, (2 \alpha + s / \beta)$.
 #
 # The next cells run six layers of 262 kB in bfloat16 under DDP, each with 0.25 ms of forward and
-# 0.5 ms of backward beside its matrix products. One rank alone, which sends nothing, shows what
-# backward and compressing take together. The formula adds the wire.
+# 0.5 ms of backward in addition to its matmuls. One rank alone, which sends nothing, shows what
+# backward and compressing take together. The formula adds the communication.
 
 
 # %% layers
@@ -1116,20 +1123,20 @@ note = "Latencies of TCP (30 µs) are our assumption; the other links' sources: 
 draw.table(rows, title="A step of six layers, formula and emulation", note=note)
 
 # %% [markdown]
-# Three clusters, three answers:
+# The three clusters give three answers:
 #
-# - **NVLink**: there is nothing to gain. The wire is hidden except for the last bucket, all methods
-#   lie within about a percent of each other.
-# - **PCIe**: the same within about one percent.
-# - **10 Gb/s Ethernet**: the wire decides. Over float32, bfloat16 gains two thirds of what 1% of
-#   the entries would gain, for one line of code. On four ranks int8 sends as many bytes as
-#   bfloat16, and is faster because an all-gather is half as many messages one after the other. The
-#   formula is up to a tenth too short here: the emulator prices the library's own protocols over
-#   TCP, whose steps cost more than the link's α.
+# - **NVLink**: there is nothing to gain. Communication is hidden except for the last bucket, and
+#   all methods lie within about a percent of each other.
+# - **PCIe**: here, too, all methods are the same within about one percent.
+# - **10 Gb/s Ethernet**: the link decides. Compared with float32, bfloat16 gains two thirds of what
+#   1% of the entries would gain, with one line of code. On four ranks int8 sends as many bytes as
+#   bfloat16, and is faster because an all-gather has half as many messages in sequence. The formula
+#   is up to a tenth too short here: the emulator prices the library's own protocols over TCP, whose
+#   steps cost more than the link's α.
 #
 # The emulator prices each of these operations by the bytes that it moves, at the rate that a copy
 # reaches. A real kernel has a start-up time, and selecting the largest entries takes many passes.
-# So real compression is slower than emulated, and stops paying at a slower link. Agarwal et al.
+# So real compression is slower than emulated, and stops paying at a lower bandwidth. Agarwal et al.
 # 2022, *On the utility of gradient compression in distributed training systems*, tried more than
 # 200 setups in data centres and found a speed-up over well-tuned SGD in 6 of them (their abstract).
 #
@@ -1138,9 +1145,9 @@ draw.table(rows, title="A step of six layers, formula and emulation", note=note)
 #
 # ### What is there to gain for a large model?
 #
-# Compression can save the exposed part of the communication, and never more. For Llama 3 8B on 64
-# H100s, with one sequence of 8,192 tokens on each and 40% of the peak, a step computes for a second
-# or so. On which link is anything exposed?
+# Compression can save at most the exposed part of the communication. For Llama 3 8B on 64 H100s,
+# with one sequence of 8,192 tokens on each and 40% of the peak, a step computes for about a second.
+# On which link is anything exposed?
 
 # %% llama
 LLAMA, NUM_GPUS = models.shape("llama-3-8b"), 64
@@ -1162,11 +1169,11 @@ draw.table(rows, title="Llama 3 8B, gradients in bfloat16, computed", note=mfu_n
 #
 # ### Find the break-even
 #
-# The same formula in your hands, over the size of the gradient, with two thirds of computing to
-# hide behind. Compressing takes `work_s_per_gb`; the default of 20 ms a gigabyte is our assumption,
-# not a measurement: a GPU with 2 TB/s of memory that reads and writes the gradient twenty times.
-# From which size on does something beat bfloat16, and what happens to the gathered method with more
-# ranks?
+# The explorer draws the same formula over the size of the gradient, with two thirds of the
+# computing to hide communication behind. Compressing takes `work_s_per_gb`; the default of 20 ms a
+# gigabyte is our assumption, not a measurement: a GPU with 2 TB/s of memory that reads and writes
+# the gradient twenty times. Above which size does another method beat bfloat16, and what happens to
+# the gathered method with more ranks?
 
 # %% explorer
 SENT = {  # fraction of the bytes of bfloat16, and all-reduces or all-gathers
@@ -1208,13 +1215,13 @@ explore(
 # ### A link that changes
 #
 # A link that is shared with other jobs is not equally fast all day, and no choice made at the start
-# is right for all of it. So choose *during* the run: time the steps, try the other method now and
-# then, and go on with the faster one.
+# is always right. So choose *during* the run: time the steps, try the other method now and then,
+# and continue with the faster one.
 #
-# Here is a step like that of the picture, on 10 Gb/s, and on the same cluster with one node's
-# link at a fifth. "1%" sends a hundredth of the entries, and works 0.4 ms on each layer for it.
-# On an emulated link all steps of one kind take the same time, so one of each is run. The
-# policies then go through 72 steps, of which numbers 31 to 54 are on the slow link.
+# Here is a step like that of the picture, on 10 Gb/s, and on the same cluster with one node's link
+# at a fifth of its bandwidth. "1%" sends a hundredth of the entries, and takes 0.4 ms of work for
+# each layer. On an emulated link all steps of one kind take the same time, so one of each is run.
+# The policies then run for 72 steps, of which steps 31 to 54 are on the slow link.
 
 # %% ways
 WAYS = {"bfloat16": (BUCKET_BYTES // 2, 0.0), "1%": (BUCKET_BYTES // 100, 0.4e-3)}
@@ -1262,11 +1269,11 @@ in_ms = {policy: [1e3 * time_s for time_s in of_policy] for policy, of_policy in
 draw.curves(in_ms, y_label="ms", title="Steps on a link that shrinks and recovers, emulated")
 
 # %% [markdown]
-# Always bfloat16 is best on the free link and worst on the busy one; always 1% is the reverse.
-# The policy that measures pays for its trials, the peaks, and when the link recovers it sends 1%
-# for six more steps, until the next trial. It is still faster than both. Whether 1% may be sent
-# at all is a question of the loss (section 5). And one condition comes first: **all ranks must
-# choose the same**.
+# *Always bfloat16* is best on the free link and worst on the busy one; for *always 1%* it is the
+# reverse. The policy that measures pays for its trials (the peaks), and when the link recovers it
+# sends 1% for six more steps, until the next trial. It is still faster than both. Whether sending
+# only 1% is acceptable at all is a question of the loss (section 5). And one condition comes first:
+# **all ranks must choose the same method**.
 #
 # ## 7. When it breaks
 #
@@ -1282,7 +1289,7 @@ draw.curves(in_ms, y_label="ms", title="Steps on a link that shrinks and recover
 #
 # When both methods take about the same time, rank 0 and rank 1 may see different winners. Let them
 # agree before they choose: `dist.broadcast` of rank 0's times, or `dist.all_reduce` with
-# `op=dist.ReduceOp.MAX`. Both want a tensor.
+# `op=dist.ReduceOp.MAX`. Both take a tensor.
 # </details>
 
 
@@ -1320,23 +1327,74 @@ with check.turn("colleagues_choice"):
     print("Right. A choice that changes what is sent must be made once, for all ranks.")
 
 # %% [markdown]
-# ### Smaller, and not faster
+# ### Find the bug: a sum of different entries
+#
+# 8 minutes · medium
+#
+# A colleague writes the random sparsifier of section 3 as a function. Each rank draws its own
+# entries, "so that together they cover more". The sizes match, nothing hangs, and the loss falls at
+# first. Run the check, read what it found, and repair the function.
+#
+# <details><summary>Hint</summary>
+#
+# `all_reduce` adds the first value of each rank to the first of the others, whatever entry it came
+# from. How do all ranks draw the same entries without sending them?
+# </details>
+
+
+# %% mean_of_random_entries tags=["turn"]
+def mean_of_random_entries(gradient, step, num_sent):
+    """The mean gradient in `num_sent` entries, random ones in each step, and zeros elsewhere."""
+    generator = torch.Generator()
+    ### BEGIN SOLUTION
+    generator.manual_seed(step)
+    ### INSTEAD
+    # generator.manual_seed(1000 * dist.get_rank() + step)
+    ### END SOLUTION
+    chosen = torch.randperm(gradient.numel(), generator=generator)[:num_sent]
+    sent = gradient[chosen]
+    dist.all_reduce(sent)
+    return torch.zeros_like(gradient).index_copy_(0, chosen, sent / dist.get_world_size())
+
+
+# %% check_mean_of_random_entries
+def sparse_means():
+    """What this rank makes of gradients in which entry i is i + 1 on every rank, in two steps."""
+    gradient = torch.arange(1.0, 101.0)
+    return [mean_of_random_entries(gradient, step, 10) for step in (0, 1)]
+
+
+with check.turn("mean_of_random_entries"):
+    two_ranks = {"world_size": 2, "cluster": ETHERNET, "compute": "none", "echo": False}
+    of_ranks = ws.run(sparse_means, **two_ranks).values
+    for rank, means in enumerate(of_ranks):
+        for step, mean in enumerate(means):
+            entries = torch.nonzero(mean).flatten()
+            hint = "Values of different entries were added to each other."
+            what = f"rank {rank}'s entries in step {step}, each the mean of equal ones"
+            check.expect_close(mean[entries], entries + 1.0, what, hint)
+    if torch.equal(of_ranks[0][0], of_ranks[0][1]):
+        raise check.CheckFailed("new entries in each step", "the same ones in steps 0 and 1")
+    print("Right. The seed is the step: all ranks draw the same entries, and new ones each time.")
+
+# %% [markdown]
+# ### PowerSGD sent fewer bytes and was no faster
 #
 # PowerSGD was published in 2019, and in November 2020 a developer of torch proposed it as a hook,
 # because its factors can be all-reduced (pytorch issue 47202). The first version compressed every
-# matrix, also where the two factors are no smaller than the matrix; a threshold was asked for in
+# matrix, even where the two factors are no smaller than the matrix; a threshold was requested in
 # February 2021 (issue 52034). In September one of PowerSGD's authors opened issue 65813. A recent
-# paper, a preprint of Agarwal et al. above, argued that often the time of compressing outweighs
-# what is gained. The costly part, he writes, is not the products. It is to make the columns of P
-# orthogonal, and by the timings of the DALL-E team a kernel made for it could be up to 100 times
-# faster. In March 2022 a user who trained a T5 of 11 billion parameters with rank 32 reported what
-# the GPU does meanwhile: it was 44% busy during compression, because the hook takes one matrix
-# after the other. With all matrices of one shape in one batched product, compression and
-# communication together took less than half as long (issue 74907).
+# paper, a preprint of Agarwal et al. above, argued that the time of compressing often outweighs the
+# gain. The costly part, he writes, is not the matmuls. It is the orthogonalisation of P's columns,
+# and according to the DALL-E team's timings a kernel made for it could be up to 100 times faster.
+# In March 2022 a user who trained a T5 of 11 billion parameters with rank 32 reported what the GPU
+# does meanwhile: it was 44% busy during compression, because the hook takes one matrix after the
+# other. With all matrices of one shape in one batched matmul, compression and communication
+# together took less than half as long (issue 74907).
 #
 # The bytes had been right all along. **How this week's tools find it**: run the hook on *one* rank,
-# which sends nothing. What its step takes longer than without the hook is the price; if that is
-# more than the exposed communication, the hook cannot pay on any number of ranks.
+# which sends nothing. The extra time of its step is the cost of compression; if that is more than
+# the exposed communication, the hook cannot pay on any number of ranks.
 #
 # ### The sign that always points the wrong way
 #
@@ -1370,16 +1428,16 @@ for name, end in ends.items():
 # %% [markdown]
 # In training this shows as a loss that falls at first, and then settles at a value that no learning
 # rate improves. The compressor is wrong on average, and in the same direction in every step. The
-# cure is a memory, or a compressor that is right on average, such as rounding at random instead of
-# to the nearest.
+# fix is a memory, or a compressor that is right on average, such as stochastic rounding instead of
+# rounding to nearest.
 #
 # ### float16 overflows
 #
-# float16 ends at 65,504. Its smallest number is $6 \cdot 10^{-8}$, and what is less than half of
-# that is rounded to zero (IEEE 754, binary16). Gradients do not keep to this range. torch's hook
-# divides by N before the all-reduce, so that sums over the ranks do not overflow; small gradients
-# come closer to zero by that. The cell sends the same gradients, scaled up and down as a loss
-# scale would do, through torch's hooks on real ranks.
+# float16 ends at 65,504. Its smallest number is $6 \cdot 10^{-8}$, and anything less than half of
+# that is rounded to zero (IEEE 754, binary16). Gradients do not stay in this range. torch's hook
+# divides by N before the all-reduce, so that sums over the ranks do not overflow; that brings small
+# gradients closer to zero. The cell sends the same gradients, scaled up and down as a loss scale
+# would scale them, through torch's hooks on real ranks.
 
 
 # %% out_of_range
@@ -1410,18 +1468,18 @@ for name, torch_hook in (
 draw.table(rows, title="What 9,930 gradients become on the way, measured here")
 
 # %% [markdown]
-# In training these are weights that are `nan` after one step, or a layer that never moves. The
-# exponent range of float16 is too small. bfloat16 has the range of float32, with fewer digits;
-# otherwise scale the loss so that gradients lie in the middle of float16's range, with which week 6
-# begins.
+# In training this shows as weights that are NaN after one step, or as a layer that never changes.
+# The exponent range of float16 is too small. bfloat16 has the range of float32, with fewer digits;
+# otherwise scale the loss so that gradients lie in the middle of float16's range, as week 6
+# explains.
 #
-# ### Two buckets, two orders
+# ### PowerSGD's callbacks run in different orders on different ranks
 #
-# We met this one while writing the lesson. PowerSGD must all-reduce P before it can compute Q.
+# We met this failure while writing the lesson. PowerSGD must all-reduce P before it can compute Q.
 # torch's hook starts the second all-reduce *in a callback* of the first. With several buckets there
 # are several callbacks, and nothing says in which order they run: rank 0 may begin Q of one bucket
 # when rank 1 begins that of another. Collectives have no names (week 2, section 7). Small networks
-# have one bucket, and never show it. Three real ranks, over Gloo:
+# have one bucket, and never show it. The next cell runs three real ranks over Gloo:
 
 
 # %% two_orders
@@ -1446,7 +1504,8 @@ except ws.RunError as report:
 # are to blame, because nothing guarantees the order of callbacks. Start every collective in the
 # hook itself, since DDP calls hooks in the same order on all ranks; or give torch's hook a single
 # bucket (`bucket_cap_mb` larger than the model). (Seen with Gloo, torch 2.13. The emulator runs
-# callbacks in the order of their hooks; NCCL may do so too, by its stream: we have not tried.)
+# callbacks in the order of their hooks; NCCL may do so too, because of its stream: we have not
+# tried.)
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
@@ -1458,13 +1517,13 @@ except ws.RunError as report:
 # | **r(n + m)** for nm | a matrix as r directions; they can be all-reduced | section 4 |
 # | **16 · 2(N - 1)/N** bits | a parameter and step in bfloat16; local SGD: over H | section 4 |
 # | the exposed time | the most that compression can save; 8B on NDR: nothing | section 6 |
-# | **3 · 10⁻⁸ to 65,504** | float16 on the wire; outside it 0 or infinity | section 7 |
+# | **3 · 10⁻⁸ to 65,504** | float16's range; outside it 0 or infinity | section 7 |
 
 # %% [markdown]
 # ## 8. Problems
 #
-# **1.** 24 ranks send the largest 0.5% of a gradient as bfloat16 with 4-byte places. How much less
-# is that than bfloat16 by all-reduce? And on 200 ranks?
+# **1.** 24 ranks send the largest 0.5% of a gradient as bfloat16 with 4-byte indices. How much less
+# is that than an all-reduce in bfloat16? And on 200 ranks?
 #
 # <details><summary>Answer</summary>
 #
@@ -1473,38 +1532,41 @@ except ws.RunError as report:
 # 3.98 bytes, half as much again. Both are equal at $N = 2/f$, with $f = 0.03/2$: 133.
 # </details>
 #
-# **2.** A matrix has 4,096 rows and 14,336 columns. What share of its numbers are the factors of
-# rank 32? From which rank on does PowerSGD send more than the matrix?
+# **2.** A matrix has 4,096 rows and 14,336 columns. What share of its elements do the factors of
+# rank 32 have? Above which rank does PowerSGD send more than the matrix?
 #
 # <details><summary>Answer</summary>
 #
-# $32 \cdot (4096 + 14336) / (4096 \cdot 14336) = 1.0\%$. More than the matrix from rank 3,186 on:
-# $nm/(n + m) = 3185.8$. Beside the bytes there are two all-reduces in place of one.
+# $32 \cdot (4096 + 14336) / (4096 \cdot 14336) = 1.0\%$. It sends more than the matrix from rank
+# 3,186 on: $nm/(n + m) = 3185.8$. In addition to the bytes, there are two all-reduces instead of
+# one.
 # </details>
 #
-# **3.** With error feedback a compressor sends an entry in every tenth step, and then all that it
-# has kept. By how many steps is a gradient late on average? Which number of week 4 does that
-# remind you of?
+# **3.** With error feedback a compressor sends an entry in every tenth step, and then everything
+# that it has kept. By how many steps is a gradient late on average? Which number of week 4 does
+# that remind you of?
 #
 # <details><summary>Answer</summary>
 #
-# It waits 0 to 9 steps, 4.5 on average. It is the staleness of an asynchronous server; what week 4
-# says of learning rates and of momentum at a staleness of about 5 holds here too.
+# It waits 0 to 9 steps, 4.5 on average. It is like the staleness of an asynchronous server; what
+# week 4 says about learning rates and momentum at a staleness of about 5 holds here too.
 # </details>
 #
 # **4.** A step computes for 200 ms, 130 ms of it backward, and exchanges 500 MB in bfloat16 on 16
 # ranks, over 5 GB/s each. A compressor sends a tenth, by all-reduce, after 40 ms of work. Does it
-# pay? At which bandwidth does it stop to?
+# pay? At which bandwidth does it stop paying?
 #
 # <details><summary>Answer</summary>
 #
-# The wire takes $2 \cdot 15/16 \cdot 0.5/5 = 188$ ms, of which 58 are exposed: 258 ms. Compressed,
-# it takes 19 ms, hidden: 240 ms. It pays by 18 ms. It stops where 40 ms are exposed: a wire of 170
-# ms, at $0.9375 / 0.170 = 5.5$ GB/s. Without overlap it would still pay at 20 GB/s.
+# Communication takes $2 \cdot 15/16 \cdot 0.5/5 = 188$ ms, of which 58 are exposed: 258 ms.
+# Compressed, it takes 19 ms, hidden: 240 ms. It saves 18 ms. It stops paying where 40 ms are
+# exposed: a communication time of 170 ms, at $0.9375 / 0.170 = 5.5$ GB/s. Without overlap it would
+# still pay at 20 GB/s.
 # </details>
 #
-# **5.** int8 with one scale for each 64 entries, gathered. How many bytes an entry, with scales in
-# float32, and with scales in bfloat16? At how many ranks does it send as much as bfloat16?
+# **5.** int8 with one scale for each 64 entries is sent by all-gather. How many bytes does an entry
+# take with scales in float32, and with scales in bfloat16? At how many ranks does it send as much
+# as bfloat16?
 #
 # <details><summary>Answer</summary>
 #
@@ -1512,29 +1574,29 @@ except ws.RunError as report:
 # ranks it already sends more.
 # </details>
 #
-# **6.** *Design.* Two data centres with 256 H100s each share a line of 100 Gb/s. They are to train
-# Llama 3 8B together. What crosses the line in a synchronous step, how long does it take, and what
+# **6.** *Design.* Two data centres with 256 H100s each share a line of 100 Gb/s. Together they will
+# train Llama 3 8B. What crosses the line in a synchronous step, how long does it take, and what
 # would you do?
 #
 # <details><summary>Answer</summary>
 #
-# Reduce inside each centre first (week 2). 16 GB of bfloat16 then cross the line each way: 1.3 s
-# at the full 12.5 GB/s, about as long as a step computes (1.2 s). Options, cheapest first: more
+# Reduce inside each centre first (week 2). 16 GB of bfloat16 then cross the line each way: 1.3 s at
+# the full 12.5 GB/s, about as long as a step computes (1.2 s). Options, cheapest first: more
 # sequences on each GPU between two exchanges (accumulation, if the batch may grow); averaging the
 # weights every 100 steps or less often, as DiLoCo does, if both centres can draw from the same
-# data: 13 ms a step; PowerSGD on the line alone, if the copies must stay equal. Whichever it is,
-# the line belongs to others too: measure it during the run.
+# data: 13 ms a step; PowerSGD on the line alone, if the copies must stay equal. Whichever you
+# choose, others use the line too: measure it during the run.
 # </details>
 #
 # ## 9. Self-check
 #
-# First, your predictions beside the results.
+# First, compare your predictions with the results.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week05", seed=seed)
@@ -1542,16 +1604,17 @@ quiz.ask("week05", seed=seed)
 # %% [markdown]
 # ## To take with you
 #
-# - A compressor has a bias and a spread. SGD lives with spread; a bias needs a memory, which turns
+# - A compressor has a bias and a spread. SGD tolerates spread; a bias needs a memory, which turns
 #   it into a delay.
 # - What can be added while compressed goes through an all-reduce. What cannot must be gathered, and
-#   grows with N: over bfloat16, int8 saves nothing from 4 ranks on, the largest 1% nothing from 67.
+#   grows with N: compared with bfloat16, int8 saves nothing on 4 ranks or more, and the largest 1%
+#   nothing on 67 or more.
 # - bfloat16 costs one line. float16 ends at 65,504.
 # - Compression pays only where communication is exposed. On fast links backward hides it, and
-#   compressing is work. Where the link changes, measure, and let one rank decide.
+#   compressing takes time. Where the link changes, measure, and let one rank decide.
 # - Order is free: what is needed first should be sent first.
 #
-# **Now the lab**: [lab 5, a compressing communication hook](../labs/lab05/lab05.ipynb). The largest
-# entries with a memory, and two thin factors in place of a matrix. Then [week 6, precision and
-# activations](week06_precision_and_activations.ipynb): fewer bits not only on the wire, but
-# everywhere.
+# **Now the lab**: [lab 5, a compressing communication hook](../labs/lab05/lab05.ipynb). You write
+# two compressors: the largest entries with a memory, and two thin factors instead of a matrix. Then
+# [week 6, precision and activations](week06_precision_and_activations.ipynb): fewer bits not only
+# in communication, but everywhere.

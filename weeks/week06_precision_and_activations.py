@@ -9,24 +9,24 @@
 # | You do not need | a GPU: what one would do is computed, emulated or run on paper, and says so |
 # | Afterwards | lab 6, *a loss scaler and a checkpointed sequential* |
 #
-# Until now every model fitted. This week begins the part of the course in which it does not.
-# Before anything is spread over GPUs, there are two ways to need less on each of them: **fewer
-# bytes for each number**, and **fewer numbers kept**. Both cost nothing on the network. Each has
-# a price, and each has a way to go wrong in silence.
+# Until now every model fitted on one GPU. This week begins the part of the course in which it does
+# not. Before a model is sharded over GPUs, there are two ways to need less memory on each of them:
+# **fewer bytes for each number**, and **fewer numbers kept**. Neither sends anything over the
+# network. Each has a cost, and each can go wrong silently.
 #
-# **s** is the length of a sequence in tokens, **b** the number of sequences, **h** the width of
-# the model, **a** its attention heads and **L** its layers, as in Korthikanti et al. 2022, whose
-# formula we shall take apart.
+# **s** is the length of a sequence in tokens, **b** the number of sequences, **h** the width of the
+# model, **a** its attention heads and **L** its layers, as in Korthikanti et al. 2022, whose
+# formula we will check term by term.
 
 # %% [markdown]
 # ## 1. The question
 #
-# > Which numbers of a training step can do with 16 bits, which must have 32, and which need not
-# > be kept at all?
+# > Which numbers of a training step need only 16 bits, which need 32, and which need not be kept at
+# > all?
 #
 # Afterwards you can say what a training step holds, byte by byte and before it runs; repair a
-# float16 run that does not learn; and buy memory with computing at a price that you have worked
-# out.
+# float16 run that does not learn; and trade extra computing for memory at a cost that you have
+# worked out.
 
 # %% parameters tags=["parameters"]
 cluster = "dgx-h100"  # the emulated cluster, and the one on which the 8B model runs on paper
@@ -73,9 +73,9 @@ print(f"{os.cpu_count()} CPU cores, {len(TOKENS):,} bytes of text")
 # %% [markdown]
 # ## 2. Predict
 #
-# Four numbers. Nobody sees them but you, and a wrong guess teaches more than none. The logits are
-# the model's last numbers, one for each token and each entry of the vocabulary; the *activations*
-# are what the forward pass keeps for the backward pass.
+# The next cell asks for four numbers. Only you see them, and a wrong guess teaches more than none.
+# The logits are the model's output, one for each token and each entry of the vocabulary; the
+# *activations* are what the forward pass keeps for the backward pass.
 
 # %% predict
 predictions.ask("1,000 ones added in bfloat16", predicted_sum, "", section=3)
@@ -88,8 +88,8 @@ predictions.ask("full recomputation, Llama 3 8B, adds", predicted_longer_percent
 #
 # ### Everything in 16 bits
 #
-# A 16-bit number takes half the memory and half the time on the wire of a 32-bit one, and an H100
-# multiplies matrices of them at 15 times the rate of plain float32 (table in section 4). So make
+# A 16-bit number takes half the memory and half the communication time of a 32-bit one, and an H100
+# multiplies 16-bit matrices at 15 times the rate of plain float32 (table in section 4). So make
 # everything 16 bits wide. Start with the simplest thing that training does: add.
 
 
@@ -108,17 +108,18 @@ print(f"torch.sum of 1,000 ones in bfloat16: {torch.ones(1000, dtype=torch.bfloa
 predictions.reveal("1,000 ones added in bfloat16", added_one_by_one(1000, torch.bfloat16))
 
 # %% [markdown]
-# A bfloat16 number has 8 significant bits. From 256 on, its neighbours are 2 apart: 256 + 1 lies
-# half-way to 258, is rounded to 256, and the sum stands still. In float16, with 11 bits, the same
-# happens at 2,048. `torch.sum` gets it right because it adds in float32 and rounds once, at the
-# end. Tensor cores do the same inside a matrix product: **inputs of 16 bits, sums of 32**. Keep
-# that sentence; half of this week follows from it.
+# A bfloat16 number has 8 significant bits. From 256 on, neighbouring numbers are 2 apart: 256 + 1
+# lies half-way to 258, is rounded to 256, and the sum stops growing. In float16, with 11 bits, the
+# same happens at 2,048. `torch.sum` gets it right because it adds in float32 and rounds once, at
+# the end. Tensor cores do the same inside a matmul: **inputs of 16 bits, sums of 32**. Half of this
+# week follows from this rule. (For 8-bit inputs it fails on Hopper GPUs; see section 4.)
 #
 # ### Weights that do not move
 #
 # An optimizer adds as well: a small update to a large weight, thousands of times. The course's
-# transformer (`worldsize.models.Transformer`, Llama's shape), in its tiniest size, learns the
-# bytes of a real text. First a harness, then the same run with float32 and with bfloat16 weights.
+# transformer (`worldsize.models.Transformer`, Llama's shape), in its tiniest size, learns the bytes
+# of a real text. The next cells define a harness, then run the same training with float32 and with
+# bfloat16 weights.
 
 
 # %% harness
@@ -175,13 +176,13 @@ for dtype in (torch.float32, torch.bfloat16):
 draw.curves(runs, title="The same training with two kinds of weights, measured here")
 
 # %% [markdown]
-# Nothing fails. The loss falls, more slowly, and a reader of one curve would blame the learning
-# rate. The second number shows the cause: in bfloat16 more than three weights of four are exactly
-# what they were before the step. Adam's updates are seldom larger than the learning rate, 0.0003,
-# and most are far smaller. A weight of 0.1 has its neighbours 0.0005 apart. An update of less than
-# half of that is rounded away, and so is the next one.
+# Nothing fails. The loss falls, but more slowly, and from one curve alone you would blame the
+# learning rate. The second number shows the cause: in bfloat16 more than three of four weights are
+# exactly what they were before the step. Adam's updates are seldom larger than the learning rate,
+# 0.0003, and most are far smaller. Near a weight of 0.1, neighbouring bfloat16 numbers are 0.0005
+# apart. An update of less than half of that is rounded away, and so is the next one.
 #
-# ### Not a number after one step
+# ### NaN after one step
 #
 # A float16 run does not even get that far:
 
@@ -204,19 +205,19 @@ for step, (tokens, targets) in enumerate(batches(2), 1):
 print(f"Adam's eps of 1e-8 in float16: {torch.tensor(1e-8, dtype=torch.float16).item()}")
 
 # %% [markdown]
-# Adam divides the mean gradient by $\sqrt{v} + \epsilon$, where v is the mean *square*. The
-# square of a gradient of 0.001, times Adam's 0.001 for a new value, is $10^{-9}$, and float16
-# rounds it to 0. For such cases there is $\epsilon = 10^{-8}$, which float16 rounds to 0 as well.
-# So most updates are a division by 0, and become infinite. Where there is no gradient, as for the
-# embedding of a byte that the batch does not contain, the update is 0 / 0. One step, and the model
-# is gone.
+# Adam divides the mean gradient by $\sqrt{v} + \epsilon$, where v is the mean *square*. The square
+# of a gradient of 0.001, times $1 - \beta_2 = 0.001$, Adam's weight for a new value, is $10^{-9}$,
+# and float16 rounds it to 0. For such cases there is $\epsilon = 10^{-8}$, which float16 rounds to
+# 0 as well. So most updates divide by 0 and become infinite. Where there is no gradient, as for the
+# embedding of a byte that the batch does not contain, the update is 0 / 0, which is NaN. One step
+# destroys the model.
 #
-# Three failures, and none of them says "precision". A sum stops growing, weights stop moving,
-# numbers vanish. The cure is not more bits everywhere: it is to know which numbers need them.
+# None of these three failures points at precision: a sum stops growing, weights stop changing,
+# numbers become zero. The fix is not more bits everywhere: it is to know which numbers need them.
 #
-# ## 4. Build it well: a format for each number
+# ## 4. Build it well: choose a format for each number
 #
-# ### Two questions to ask of a format
+# ### A format has a range and a spacing
 #
 # A floating-point number is a sign, an **exponent** that says between which powers of two it
 # lies, and a **mantissa** that says where between them. The exponent's bits decide the *range*,
@@ -276,13 +277,12 @@ rows = [
 draw.table(rows, title="Formats, computed from their bits; rates: H100 SXM data sheet, dense")
 
 # %% [markdown]
-# TF32 is not a way to store numbers. It is what tensor cores do with float32 inputs where they
-# are allowed to: drop 13 bits of the mantissa, multiply, add in float32. float16 and bfloat16
-# spend the same 16 bits differently: float16 on spacing, bfloat16 on range. Below its smallest
-# *normal* number a format goes on for a while with fewer and fewer bits (*subnormal* numbers),
-# and then there is 0. E4M3 has given up infinity and all but one pattern for "not a number",
-# which takes it from 240 to 448 (Micikevicius et al. 2022, *FP8 Formats for Deep Learning*,
-# section 3.1).
+# TF32 is not a way to store numbers. It is what tensor cores do with float32 inputs where they are
+# allowed to: drop 13 bits of the mantissa, multiply, add in float32. float16 and bfloat16 spend the
+# same 16 bits differently: float16 on spacing, bfloat16 on range. Below its smallest *normal*
+# number a format continues for a while with fewer and fewer bits (*subnormal* numbers), down to 0.
+# E4M3 gives up infinity and all but one pattern for NaN, which raises its largest number from 240
+# to 448 (Micikevicius et al. 2022, *FP8 Formats for Deep Learning*, section 3.1).
 #
 # ### Your turn: the gap to the next number
 #
@@ -320,8 +320,8 @@ with check.turn("gap"):
 # %% [markdown]
 # ### What gradients need
 #
-# Here are the gradients of a real backward pass: the float32 model from section 3, 8,192 tokens
-# of text (the context of Llama 3), at three places. First where they lie, then the share that
+# Here are the gradients of a real backward pass: the float32 model from section 3, 8,192 tokens of
+# text (the context of Llama 3), at three places. The table gives their sizes, and the share that
 # each format turns into 0.
 
 
@@ -417,23 +417,22 @@ def formats_drawn(log2_scale=0, gradients="logits"):
 explore(formats_drawn, log2_scale=(0, 24, 1), gradients=[*GRADIENTS])
 
 # %% [markdown]
-# Read the picture from left to right. bfloat16 has float32's range, and loses nothing: this is
-# why it is the main format of this course. float16 begins where the gradients thin out. It cuts
-# off the tail, and stores nearly all the rest as subnormals. The FP8 formats, as they are, see
-# hardly anything.
+# Read the picture from left to right. bfloat16 has float32's range, and loses nothing: this is why
+# it is the main format of this course. float16 turns the lower tail of the gradients into 0, and
+# stores nearly all the rest as subnormals. The FP8 formats, without scaling, represent hardly any
+# of them.
 #
 # The loss is a *mean*, so each gradient of an activation has a factor of 1 / (number of tokens):
 # the orange hill moves one power of two to the left for each doubling of the micro-batch.
 #
-# Move the slider. Multiplied by $2^{16}$, the hill lies in the middle of float16. That is all
-# there is to loss scaling.
+# Move the slider. Multiplied by $2^{16}$, the hill lies in the middle of float16. That is the whole
+# idea of loss scaling.
 #
 # ### Master weights
 #
-# The second failure of section 3 was the update. Micikevicius et al. 2018, *Mixed Precision
-# Training*, section 3.1, gave the remedy in use ever since: the optimizer keeps a float32
-# **master copy**. Forward and backward work on a 16-bit copy, and after each step the copy is
-# made anew.
+# The second failure of section 3 was the lost update. Micikevicius et al. 2018, *Mixed Precision
+# Training*, section 3.1, gave the fix that has been used ever since: the optimizer keeps a float32
+# **master copy**. Forward and backward use a 16-bit copy, which is made again after each step.
 #
 # ```text
 # master weights, 32 bits ──round──► working weights, 16 bits ──► forward, backward
@@ -449,8 +448,8 @@ explore(formats_drawn, log2_scale=(0, 24, 1), gradients=[*GRADIENTS])
 #
 # <details><summary>Hint</summary>
 #
-# Three operations. Widen the gradient first: `rate * gradient` of a bfloat16 gradient is rounded
-# to bfloat16 before it reaches the master. `working.copy_(master)` rounds.
+# It takes three operations. Widen the gradient first: `rate * gradient` of a bfloat16 gradient is
+# rounded to bfloat16 before it reaches the master. `working.copy_(master)` rounds.
 # </details>
 
 
@@ -476,10 +475,10 @@ with check.turn("master_step"):
     print(f"Right: {working[0]:.4f}. In bfloat16 alone all 100 updates are lost, and it is 1.")
 
 # %% [markdown]
-# With Adam it is the same, and this is where the 16 bytes for each parameter of week 1 come from:
-# 2 for the working weight, 2 for its gradient, and 4 + 4 + 4 for master, momentum and variance.
-# The class below updates one tensor after the other, so that a float32 gradient exists for one
-# tensor at a time.
+# Adam needs the same, and this is where week 1's 16 bytes for each parameter come from: 2 for the
+# working weight, 2 for its gradient, and 4 + 4 + 4 for master, momentum and variance. The class
+# below updates one tensor after the other, so that a float32 gradient exists for one tensor at a
+# time.
 
 
 # %% master_adam
@@ -513,16 +512,16 @@ rows = [
 draw.table(rows, title="50 steps, measured here")
 
 # %% [markdown]
-# The loss of float32 to two digits, with every product in bfloat16. The working weights still
-# move only now and then: a master drifts until the nearest bfloat16 number is another one.
-# Nothing is lost on the way.
+# The loss equals that of float32 to two digits, with every matmul in bfloat16. The working weights
+# still change only now and then: a master weight drifts until the nearest bfloat16 number is a
+# different one. No update is lost on the way.
 #
 # ### Loss scaling
 #
 # The third remedy is for float16 alone. Multiply the *loss* by a scale S; by the chain rule every
 # gradient is S times as large; divide by S before the update, in float32. How large may S be? As
-# large as it can without the largest gradient passing 65,504. That one belongs to a *weight*, whose
-# gradient is a sum over all tokens:
+# large as possible without the largest gradient exceeding 65,504. The largest gradient belongs to a
+# *weight*, whose gradient is a sum over all tokens:
 
 # %% scales
 model = trained["weights in float32"]
@@ -541,11 +540,11 @@ rows = [
 draw.table(rows, title="Logits' gradients in float16, and the largest of a weight, by scale")
 
 # %% [markdown]
-# Between "too small" and "too large" there is room, and it moves as training goes on. So the
-# scale is **dynamic**: start high; when a gradient overflows, *skip the step* and halve the
-# scale; after some number of good steps, double it. In torch that is `torch.amp.GradScaler`:
-# start at 65,536, halve on overflow, double after 2,000 good steps. A real float16 run, with a
-# start that is far too high and only 6 good steps for doubling, so that something happens:
+# There is a range between "too small" and "too large", and it shifts as training goes on. So the
+# scale is **dynamic**: start high; when a gradient overflows, *skip the step* and halve the scale;
+# after some number of good steps, double it. In torch that is `torch.amp.GradScaler`: start at
+# 65,536, halve on overflow, double after 2,000 good steps. Here is a real float16 run, which starts
+# far too high and doubles after only 6 good steps, so that the scale changes often:
 
 
 # %% dynamic
@@ -579,12 +578,12 @@ draw.curves(
 )
 
 # %% [markdown]
-# A falling scale at the start is how a scaler finds its place. Later it doubles until it
-# overflows: with torch's defaults, one skipped step in about 2,000 is its normal life. A scale
-# that falls *and goes on falling* is an alarm: see section 8.
+# A scale that falls at the start is still being adjusted. Later the scaler doubles it until a
+# gradient overflows: with torch's defaults, one skipped step in about 2,000 is normal. A scale that
+# *keeps falling* is an alarm: see section 8.
 #
-# Is there more to it than multiplying and dividing? Three steps by hand against the production
-# code, both in float16 with a scale of 65,536:
+# Does `GradScaler` do more than multiply and divide? The next cell compares three steps by hand
+# with torch's, both in float16 with a scale of 65,536:
 
 # %% oracle_scaler
 by_hand, by_torch = new_model(), new_model()
@@ -608,15 +607,16 @@ pairs = zip(by_hand.parameters(), by_torch.parameters(), strict=True)
 print(f"same weights, bit for bit: {all(torch.equal(a, b) for a, b in pairs)}")
 
 # %% [markdown]
-# Bit for bit: torch multiplies by 1 / 65536 where we divide by 65536, and with a power of two both
-# change the exponent only. What `GradScaler` adds is the search for overflow, the skipping and the
-# schedule; lab 6 asks you for these, on several ranks that must all skip together.
+# The weights are the same bit for bit: torch multiplies by 1 / 65536 where we divide by 65536, and
+# with a power of two both change only the exponent. What `GradScaler` adds is the search for
+# overflow, the skipping and the schedule; lab 6 asks you to write these, on several ranks that must
+# all skip together.
 #
 # ### Find the bug: the run that clips everything
 #
 # 10 minutes · medium
 #
-# A colleague adds gradient clipping to a float16 run. The loss hardly moves from then on. Run the
+# A colleague adds gradient clipping to a float16 run. From then on the loss hardly changes. Run the
 # check, read what it found, and repair the function.
 #
 # <details><summary>Hint</summary>
@@ -658,13 +658,13 @@ with check.turn("clipped_step"):
     print("Right. Unscale, then clip, then step.")
 
 # %% [markdown]
-# ### Autocast: who decides
+# ### Autocast chooses the format of each operation
 #
-# Nobody casts by hand. Inside `torch.autocast` every operation is on one of three lists: products
-# and convolutions run in the 16-bit type, whatever comes in; sums that need bits (softmax,
-# losses, norms) run in float32; everything else runs in what it is given, the widest of its
-# inputs. The weights stay float32, which makes them their own masters. What our transformer does
-# under it:
+# You do not have to cast by hand. Inside `torch.autocast` every operation is on one of three lists:
+# matmuls and convolutions run in the 16-bit type, whatever their inputs; sums that need more bits
+# (softmax, losses, norms) run in float32; everything else runs in the widest type of its inputs.
+# The weights stay float32, which makes them their own masters. This is what our transformer does
+# under autocast:
 
 
 # %% autocast
@@ -701,15 +701,15 @@ rows = [
 draw.table(rows, title="One forward pass under autocast with bfloat16, measured here")
 
 # %% [markdown]
-# The embedding gives float32, and float32 plus bfloat16 is float32: under autocast the **residual
-# stream stays in float32**. That costs memory, as the next section shows. Large runs therefore
-# keep working weights in bfloat16, as `MasterAdam` does, or let FSDP cast them (week 7).
+# The embedding returns float32, and float32 plus bfloat16 is float32: under autocast the **residual
+# stream stays in float32**. That costs memory, as the next section shows. Large runs therefore keep
+# working weights in bfloat16, as `MasterAdam` does, or let FSDP cast them (week 7).
 #
 # ### Eight bits
 #
 # An H100 multiplies FP8 matrices at twice the rate of bfloat16. With 4 exponent bits no single
 # scale fits a whole model, so there is **one for each tensor or each block of it**, chosen by the
-# largest magnitude in it. A loss scaler's trick, to wait for an overflow, does not carry over:
+# largest magnitude in it. Waiting for an overflow, as a loss scaler does, does not work here:
 
 # %% eight_bits
 large = torch.tensor([448.0, 465.0, 1000.0, math.inf])
@@ -722,22 +722,24 @@ for place, values in GRADIENTS.items():
 
 # %% [markdown]
 # torch's conversion to E4M3 **saturates**: infinity becomes 448. So the scale is chosen from the
-# largest magnitude *before* the conversion. Micikevicius et al. 2022, section 3, give E4M3 to
-# weights and activations and E5M2, with its wider range, to gradients. DeepSeek-V3 (2024, section
-# 3.3.2) used E4M3 for everything, with a scale for each 1 x 128 tile of activations and each 128
-# x 128 block of weights: a finer scale did what the wider range was for. It kept master weights
-# and the sums of gradients in float32.
+# largest magnitude *before* the conversion. Micikevicius et al. 2022, section 3, use E4M3 for
+# weights and activations and E5M2, with its wider range, for gradients. DeepSeek-V3 (2024, section
+# 3.3.2) used E4M3 for everything, with a scale for each 1 x 128 tile of activations and each 128 x
+# 128 block of weights: finer scales made the wider range unnecessary. It kept master weights and
+# the sums of gradients in float32. Its authors also measured that an FP8 matmul on an H800 keeps
+# only about **14 bits** of its sums, which for 4,096 products made an error of nearly 2%. So after
+# every 128 products they moved the partial sums out of the tensor cores and added them in float32.
 #
 # ## 5. What a layer keeps
 #
-# 16 bytes for each parameter are gone before a single token comes in. Now the tokens. Backward
-# needs the inputs of most operations, so forward keeps them. How many bytes is that?
+# 16 bytes for each parameter are in use before a single token comes in. The tokens add activations:
+# backward needs the inputs of most operations, so forward keeps them. How many bytes is that?
 #
 # ### A GPT layer, counted and measured
 #
-# Korthikanti et al. 2022 (*Reducing Activation Recomputation in Large Transformer Models*,
-# section 4.1) count one layer of a GPT, with 16-bit activations and 1 byte for each entry of a
-# dropout's mask:
+# Korthikanti et al. 2022 (*Reducing Activation Recomputation in Large Transformer Models*, section
+# 4.1) count one layer of a GPT, with 16-bit activations and 1 byte for each entry of a dropout
+# mask:
 #
 # | part | keeps | bytes |
 # |---|---|---|
@@ -752,8 +754,8 @@ for place, values in GRADIENTS.items():
 # The first term grows with the length of the sequence, the second with its square. From
 # $s = 6.8 h/a$ on, 870 tokens with heads of 128, the second is the larger one.
 #
-# Here is that layer, written down, and measured: `memory.held()` says by kind what a rank's
-# tensors hold. We run one layer more and see what it adds.
+# The next cells define that layer and measure it: `memory.held()` gives the bytes of a rank's
+# tensors by kind. We run one more layer and see what it adds.
 
 
 # %% gpt_layer
@@ -821,31 +823,31 @@ draw.table(rows, title="A GPT layer's activations in units of sbh bytes: compute
 # The formula and the measurement disagree, by 9 to 14%, and both are right. On a CPU torch
 # multiplies by a mask *in the type of the activations*, 2 bytes, where a GPU's kernel keeps 1.
 # There are three masks: two of sbh entries and one of as²b. Count 2 bytes for each, and the 34
-# becomes 36, the 5 becomes 6, and the measurement is met to a thousandth. This is what a formula
-# with its assumptions written beside it is good for.
+# becomes 36, the 5 becomes 6, and the formula agrees with the measurement to a thousandth. You can
+# find such a cause only if a formula states its assumptions.
 #
 # ### Llama's layer
 #
 # Most models of today have no dropout, an MLP with a gate, and an attention that never writes its
-# scores to memory (FlashAttention). So eq. 1 is not their formula. Their own, with **f** the
-# hidden width of the MLP and as many key heads as query heads:
+# scores to memory (FlashAttention). So equation 1 is not their formula. Theirs, with **f** the
+# hidden width of the MLP and as many key heads as query heads, is
 #
 # $$sbh \left(16 + 8 \frac{f}{h}\right)$$
 #
-# If attention writes its softmax, the bracket has $2as/h$ more.
+# If attention stores its softmax, add $2as/h$ inside the brackets.
 #
 # ### Your turn: what SwiGLU keeps
 #
 # 10 minutes · medium
 #
 # `Mlp` computes `down(silu(gate(x)) * up(x))`. Count the bytes that it keeps for backward in
-# bfloat16, its input x included. Each product of matrices needs its input again; `silu` needs its
-# input; a product of two tensors needs both.
+# bfloat16, its input x included. Each matmul needs its input again; `silu` needs its input; an
+# elementwise product needs both factors.
 #
 # <details><summary>Hint</summary>
 #
-# One tensor of the model's width, and four of the hidden width: two that come out of the
-# matrices, two that are made from them. A tensor that two operations need is kept once.
+# One tensor has the model's width, and four have the hidden width: two are outputs of the matmuls,
+# two are computed from them. A tensor that two operations need is kept once.
 # </details>
 
 
@@ -877,9 +879,9 @@ with check.turn("mlp_bytes"):
     print("Right, to the byte. For Llama-2-7B it is 23.5 of the layer's 37.5 sbh.")
 
 # %% [markdown]
-# Now the whole layer, measured in three ways: with torch's fused attention, with one that writes
-# its scores, and under autocast. Beside it what that means for one sequence of 4,096 tokens in 32
-# layers of Llama-2-7B's shape.
+# Now measure the whole layer in three variants: with torch's fused attention, with an attention
+# that writes its scores, and under autocast. The last column shows what that means for one sequence
+# of 4,096 tokens in 32 layers of Llama-2-7B's shape.
 
 
 # %% kept_by_llama
@@ -941,16 +943,16 @@ draw.table(rows, title="A layer in units of sbh (small: measured here), and 7B a
 # attention. FlashAttention is known for its speed; here it saves 34 GB, and it does so by
 # recomputing: backward computes the scores again, block by block.
 #
-# The measured 38.0 is the formula's 37.5 and small change in float32: a number for each token and
-# head, with which fused attention computes its scores again; the sines and cosines that turn
-# queries and keys; and a number a token for each norm. At a width of 4,096 that is less. Autocast's
+# The measured 38.0 is the formula's 37.5 plus three small float32 tensors: a log-sum-exp for each
+# token and head, from which fused attention recomputes its scores; the sines and cosines of RoPE;
+# and one statistic per token for each norm. At a width of 4,096 their share is smaller. Autocast's
 # float32 residual stream costs a quarter more. (Its bfloat16 copies of the weights are not counted
 # here.)
 #
 # ### Memory over a step
 #
-# Forward piles activations up, backward takes them away and leaves gradients. One step of the
-# *small* transformer, 4 layers, measured here, by what the bytes are:
+# Activations accumulate during forward; backward frees them and leaves gradients. The picture shows
+# one step of the *small* transformer, with 4 layers, measured here, by kind of tensor:
 
 
 # %% step
@@ -992,19 +994,19 @@ step_run = ws.run(training_step, small, 4, 256, memory=True, **alone)
 draw.memory_use({"small": step_run.memory[0]}, title="One training step by kind, measured here")
 
 # %% [markdown]
-# On the left the model is made, and a first update makes the optimizer's state. Then comes the
-# step: a mountain on a floor of states. Forward climbs it layer by layer; its top is where
-# forward ends and backward begins; backward leaves gradients behind, and the update uses them up.
+# On the left the model is created, and a first update creates the optimizer's state. In the step
+# itself, activations rise above the constant states: they grow layer by layer during forward, peak
+# where forward ends and backward begins, and give way to gradients, which the update consumes.
 #
-# ## 6. Compute it again
+# ## 6. Recompute activations instead of keeping them
 #
 # ### The idea
 #
-# Activations are kept because backward needs them. But they can be made again. **Gradient
+# Activations are kept because backward needs them. But they can be computed again. **Gradient
 # checkpointing** (also: activation checkpointing, recomputation; Chen et al. 2016, *Training Deep
-# Nets with Sublinear Memory Cost*) cuts the layers into segments. Forward keeps the input of each
-# segment and throws the rest away; when backward comes to a segment, it runs that segment's
-# forward again, from the input that it kept, and goes on.
+# Nets with Sublinear Memory Cost*) divides the layers into segments. Forward keeps the input of
+# each segment and discards the rest; when backward reaches a segment, it runs that segment's
+# forward again, from the input that was kept, and goes on.
 #
 # ```text
 # forward    x ─[1]─[2]─x─[3]─[4]─x─[5]─[6]─ loss        x: kept
@@ -1013,10 +1015,11 @@ draw.memory_use({"small": step_run.memory[0]}, title="One training step by kind,
 #            x─[1]─[2]◄─┘
 # ```
 #
-# One call does it: `y = torch.utils.checkpoint.checkpoint(segment, x, use_reentrant=False)`. Four
-# ways to use it, on the same model with 16 layers: nothing; each layer; segments of four; and
-# **selective**, which keeps the results of the expensive operations (matrix products and
-# attention) and makes only the cheap rest again. Each runs with real data on an emulated H100.
+# One call does it: `y = torch.utils.checkpoint.checkpoint(segment, x, use_reentrant=False)`. The
+# next cell compares four variants on the same model with 16 layers: checkpointing nothing; each
+# layer; segments of four; and **selective**, which keeps the results of the expensive operations
+# (matmuls and attention) and recomputes only the cheap rest. Each runs with real data on an
+# emulated H100.
 
 
 # %% variants
@@ -1064,14 +1067,15 @@ rows = [
 draw.table(rows, title=f"16 layers: memory measured here, time emulated on {cluster}")
 
 # %% [markdown]
-# The gradients are the same bit for bit, because the same operations run on the same numbers.
+# The gradients are the same bit for bit, because the same operations run on the same inputs.
 # Checkpoint each layer, and the activations shrink to a ninth. Selective recomputation saves more
-# than a third of the activations for 3% of the time. Segments of four run as many layers again as
-# segments of one, and hold more at the peak: why they lose here, and where they win, comes below.
+# than a third of the activations for 3% of the time. Segments of four rerun as many layers as
+# segments of one, and hold more at the peak: why they lose here, and where they win, is shown
+# below.
 #
-# One trap of torch's: `checkpoint_sequential(layers, 4, x)` cuts four segments and does not
-# checkpoint the last of them, whose activations then stay in full. The loop in `forward`
-# checkpoints all.
+# torch has a trap here: `checkpoint_sequential(layers, 4, x)` makes four segments and does not
+# checkpoint the last of them, whose activations are then all kept. The loop in `forward`
+# checkpoints every segment.
 
 # %% variants_drawn
 chosen = {name: passes[name].memory[0] for name in ("none", "segments of 4", "each layer")}
@@ -1080,10 +1084,10 @@ draw.memory_use(chosen, title="A forward and backward pass of 16 layers, measure
 # %% [markdown]
 # ### What a second forward costs
 #
-# "A third more" is what everybody says: forward is 1, backward 2, one more forward makes 4 in
-# place of 3. Measure it for four kinds of block. What is *computed* again is counted here; how
-# long that *takes* is priced on paper, at real sizes: forward and backward of two blocks on one
-# GPU, once with `checkpoint` round each block and once without.
+# The usual estimate is "a third more": forward is 1, backward 2, one more forward makes 4 instead
+# of 3. Measure it for four kinds of block. What is *computed* again is counted here; how long that
+# *takes* is priced on paper, at real sizes: forward and backward of two blocks on one GPU, once
+# with `checkpoint` around each block and once without.
 
 
 # %% blocks
@@ -1150,29 +1154,29 @@ note = "operations: counted here, small; time: on paper, H100, and A100 for the 
 draw.table(rows, title="What full recomputation repeats", note=note)
 
 # %% [markdown]
-# "A third" is an upper bound for operations, not a constant. `checkpoint` **stops early**: as
-# soon as everything that backward asked for is there, it leaves the forward. The last matrix
-# product of a block is never asked for, because its output is the *next* block's input, and that
-# was kept. So an MLP of two matrices repeats one; a Llama layer all but the `down` matrix, about
-# three quarters. Put a dropout at the end, and its mask is asked for: now everything is repeated,
-# and the third is right.
+# "A third" is an upper bound for FLOPs, not a constant. `checkpoint` **stops early**: as soon as
+# everything that backward needs has been recomputed, it leaves the forward. The output of a block's
+# last matmul is never needed, because it is the *next* block's input, and that was kept. So an MLP
+# of two matmuls repeats one; a Llama layer all but the `down` matmul, about three quarters. Put a
+# dropout at the end, and backward needs its mask: now everything is repeated, and a third is right.
 #
-# In time a GPT layer pays more than a third, 38%: forward is more than a third of its step,
-# because softmax, dropout and norms take time and are hardly any operations. Korthikanti et al.
-# *measured* 39% for this layer, one of their 22-billion model (section 6.2, table 4: 7.7 ms
-# forward and 11.9 backward; ours is one GPU alone, theirs one of eight that share the layer).
+# In time a GPT layer pays more than a third, 38%: forward is more than a third of its step, because
+# softmax, dropout and norms take time although they have hardly any FLOPs. Korthikanti et al.
+# *measured* 39% for this layer of their model of 22 billion parameters (section 6.2, table 4:
+# 7.7 ms forward and 11.9 backward). They give a different reason: eight GPUs share their layer, and
+# its backward hides all-reduces behind the gradients of weights. Ours is one GPU alone.
 #
 # ### Your turn: what a recompute repeats
 #
 # 5 minutes · easy
 #
-# Count the operations that backward repeats when `checkpoint` is round the course's `Mlp`,
-# `down(silu(gate(x)) * up(x))`. A product of a (T, W) with a (W, F) matrix is 2 T W F operations;
-# leave out everything else.
+# Count the FLOPs that backward repeats when the course's `Mlp`, `down(silu(gate(x)) * up(x))`, is
+# checkpointed. A matmul of a (T, W) with a (W, F) matrix takes 2 T W F FLOPs; leave out everything
+# else.
 #
 # <details><summary>Hint</summary>
 #
-# Three products. Which of them does nobody ask for again?
+# There are three matmuls. Whose output does backward not need?
 # </details>
 
 
@@ -1202,12 +1206,12 @@ with check.turn("repeated_flops"):
     print("Right: two thirds of a forward, so a step of 3 grows by 2/9.")
 
 # %% [markdown]
-# ### Selective, and an error in the paper
+# ### Selective recomputation costs a third of what the paper says
 #
-# The answer of Korthikanti et al. was finer: keep everything but the *core* of attention, the part
-# with $5as^2b$ bytes and few operations. In section 5 they say what it costs: 2.7% more operations
-# for GPT-3, and 1.6% for MT-NLG. Their appendix A says what is computed again: $QK^T$ and the
-# product with V, $2Bs^2h$ each. A layer's forward and backward take $72Bsh^2 (1 + s/6h)$. Divide:
+# The method of Korthikanti et al. is more selective: keep everything but the *core* of attention,
+# the part with $5as^2b$ bytes and few FLOPs. In section 5 they give its cost: 2.7% more FLOPs for
+# GPT-3, and 1.6% for MT-NLG. Their appendix A says what is computed again: $QK^T$ and the matmul
+# with V, $2Bs^2h$ each. A layer's forward and backward take $72Bsh^2 (1 + s/6h)$. Divide:
 #
 # $$\frac{4Bs^2h}{72Bsh^2 (1 + s/6h)} \approx \frac{s}{18h}$$
 #
@@ -1239,21 +1243,21 @@ draw.table(rows, title="Selective recomputation: operations added to a step")
 
 # %% [markdown]
 # The paper's figures for the extra work are three times too large, and the HFU in its table 5
-# includes them: their method is better than they said. In *time* they measured 7%, because
-# softmax and dropout, which hardly count as operations, are repeated too. Today's `checkpoint` even
-# skips the product with V, the last one, and repeats half of that.
+# includes them: their method is better than they said. In *time* they measured 7%, because softmax
+# and dropout, which have hardly any FLOPs, are repeated too. Today's `checkpoint` even skips the
+# last matmul, the one with V, and so repeats half of those FLOPs.
 #
 # ### How long should a segment be?
 #
-# With segments of k layers the peak holds the inputs of n/k segments and one segment whole. If a
-# layer keeps A bytes and its input is x bytes:
+# With segments of k layers the peak holds the inputs of n/k segments and all activations of one
+# segment. If a layer keeps A bytes and its input is x bytes, then
 #
 # $$\frac{n}{k} x + kA \quad\text{is smallest at}\quad k = \sqrt{n x / A}$$
 #
-# Where a layer keeps little more than its input, A = x, that is Chen et al.'s $\sqrt{n}$: 1,000
-# layers, 32 segments. In a transformer A is about 20 times x, and the same formula gives
-# $k = \sqrt{32 / 20} \approx 1$ for 32 layers: **checkpoint each layer**. Our table above says
-# the same: segments of four hold more and repeat no less. (Narayanan et al. 2021, section 3.5,
+# Where a layer keeps little more than its input, A = x, that is Chen et al.'s $\sqrt{n}$: 32
+# segments for 1,000 layers. In a transformer A is about 20 times x, and the same formula gives
+# $k = \sqrt{32 / 20} \approx 1$ for 32 layers: **checkpoint each layer**. Our table above shows the
+# same: segments of four hold more and repeat no less. (Narayanan et al. 2021, section 3.5,
 # recommend one or two layers too.)
 
 
@@ -1290,8 +1294,8 @@ explore(
 # %% [markdown]
 # ### The whole model, on paper
 #
-# And Llama 3 8B itself: the same `training_step` as above, unmodified, one sequence of 8,192
-# tokens, all 32 layers on one H100, recorded on fake tensors.
+# Now run Llama 3 8B itself: the same `training_step` as above, unmodified, with one sequence of
+# 8,192 tokens and all 32 layers on one H100, recorded on fake tensors.
 
 # %% on_paper
 llama = models.shape("llama-3-8b")
@@ -1324,17 +1328,18 @@ draw.memory_use(
 )
 
 # %% [markdown]
-# Recomputation takes the mountain away, and not the floor. Weights, gradients and optimizer state
-# are 128 GB whatever happens to activations, and no H100 has so much: this is where week 7
-# begins.
+# Recomputation removes the peak of activations, but not the states below it. Weights, gradients and
+# optimizer state are 128 GB whatever happens to activations, and no H100 has so much: this is where
+# week 7 begins.
 #
-# Two more columns of the table matter. **MFU** counts only the operations that the model needs, so
-# it falls by as much as the step grows. **HFU** counts what the hardware did and stays: a run
-# that reports a fine HFU may be recomputing a quarter of it. And the step grows by less than the
-# layer in the table of blocks, because head, loss and update are not repeated.
+# Two more columns of the table matter. **MFU** counts only the FLOPs that the model needs, so it
+# falls by as much as the step grows. **HFU** counts the FLOPs that the hardware did and stays the
+# same: in a run that reports a high HFU, a quarter of the work may be recomputation. And the step
+# grows by less than a layer in the table of blocks, because LM head, loss and update are not
+# repeated.
 #
-# The small peak that is left is the *head*: 8,192 tokens times 128,256 entries in float32 are 4.2
-# GB, and the loss needs three such tensors at once. Checkpointing layers does not touch it.
+# The small peak that remains is the *LM head*: 8,192 tokens times 128,256 entries in float32 are
+# 4.2 GB, and the loss needs three such tensors at once. Checkpointing layers does not reduce it.
 #
 # ### The exam question, answered
 #
@@ -1343,20 +1348,20 @@ draw.memory_use(
 # > Backward needs the activations of forward, so training keeps all of them: $sbh(34 + 5as/h)$
 # > bytes in each layer of a GPT. With checkpointing, forward keeps only the input of each segment
 # > of layers, 2sbh bytes, and drops the rest. When backward reaches a segment, it runs the
-# > segment's forward again from that input, uses the activations and frees them. At the peak
-# > there are the inputs of all segments and *one* segment's activations: of n layers in segments
-# > of k, $(n/k)x + kA$, of the order of $\sqrt n$ at best. It reduces activations only; weights,
-# > gradients and optimizer state stay. The price is up to one more forward, a third more
-# > operations. Selective checkpointing repeats only what is large and cheap, such as attention's
-# > softmax. The gradients are the same, provided that dropout draws the same numbers again, so
-# > the state of the random generator is part of what is kept.
+# > segment's forward again from that input, uses the activations and frees them. At the peak there
+# > are the inputs of all segments and *one* segment's activations: of n layers in segments of k,
+# > $(n/k)x + kA$, of the order of $\sqrt n$ at best. It reduces activations only; weights,
+# > gradients and optimizer state stay. The cost is up to one more forward, a third more FLOPs.
+# > Selective checkpointing repeats only what is large and cheap, such as attention's softmax. The
+# > gradients are the same, provided that dropout draws the same numbers again, so the state of the
+# > random generator is part of what is kept.
 #
 # ### Gradient accumulation
 #
-# The third way to hold fewer activations: not the whole batch at once. Run micro-batches one
-# after the other, let their gradients add up in `.grad`, update once. No operation is repeated,
-# and the batch is as large as you like. The same eight sequences at once and in four parts, small
-# transformer, here:
+# The third way to hold fewer activations is not to run the whole batch at once. Run micro-batches
+# one after the other, let their gradients add up in `.grad`, and update once. No operation is
+# repeated, and the batch can be as large as you like. The next cell runs the same eight sequences
+# through the small transformer, at once and in four parts:
 
 
 # %% accumulated
@@ -1382,11 +1387,11 @@ for num in (64, 256, 1024):
     print(f"{num:,} equal gradients added in bfloat16: {share:.0%} of the sum")
 
 # %% [markdown]
-# The last line is the first failure of this week once more: `.grad` of a bfloat16 weight is
-# bfloat16, and a sum of many micro-gradients in it stands still. Accumulate in float32.
+# The last line is the first failure of this week again: `.grad` of a bfloat16 weight is bfloat16,
+# so a sum of many micro-batches' gradients in it stops growing. Accumulate in float32.
 #
 # The loop above divides by the number of parts. That is right because all parts have equally many
-# tokens. Real sequences do not.
+# tokens. Real micro-batches do not.
 #
 # ### Your turn: accumulate unequal micro-batches
 #
@@ -1398,8 +1403,8 @@ for num in (64, 256, 1024):
 #
 # <details><summary>Hint</summary>
 #
-# One pass over the targets for the number of tokens of the whole batch; then sum, divide by that
-# number, backward.
+# First count the tokens of the whole batch in one pass over the targets; then sum each
+# micro-batch's losses, divide by that number, and run backward.
 # </details>
 
 
@@ -1443,7 +1448,7 @@ with check.turn("accumulate"):
 # %% [markdown]
 # ## 7. Formula, measurement, emulation, paper
 #
-# Two tables with what this week has computed, measured, emulated and run on paper.
+# Two tables compare what this week has computed, measured, emulated and run on paper.
 
 # %% side_by_side
 layer_bytes = llama.layer_activation_bytes(1, 8192)
@@ -1499,28 +1504,28 @@ note = "formula: operations; published: Korthikanti et al. 2022, table 4"
 draw.table(rows, title="Time: formula, emulation, paper, published", note=note)
 
 # %% [markdown]
-# Memory can be counted: every row agrees with its formula to about a percent, and the one percent
-# is known (the float32 numbers of section 5). Time cannot be counted from operations alone. Their
-# formula is right within five points for whole layers. For the core of attention it is far off,
-# 1.8% against 7% measured, because nearly all time there goes into reading and writing. Our price
-# for the core, 12.5%, is too high: on paper each operation is a kernel of its own, and real ones
-# are fused.
+# Memory can be counted: every row agrees with its formula to about a percent, and the cause of that
+# percent is known (the float32 tensors of section 5). Time cannot be computed from FLOPs alone. The
+# FLOP formula is right within five percentage points for whole layers. For the core of attention it
+# is far off, 1.8% against 7% measured, because nearly all of the core's time goes into reading and
+# writing memory. Our price for the core, 12.5%, is too high: on paper each operation is a separate
+# kernel, and real ones are fused.
 #
 # ## 8. When it breaks
 #
-# ### The batch that was not the batch
+# ### Accumulation averaged the means of unequal micro-batches
 #
 # On 4 October 2024 a user reported (huggingface/trl, issue 2175) that two models, trained with a
-# batch of 32 and with a batch of 1 accumulated 32 times, end at clearly different losses: higher
-# with accumulation. The two should be the same training. The first answer was that some
+# batch of 32 and with a batch of 1 accumulated 32 times, ended at clearly different losses, the
+# higher one with accumulation. The two should be the same training. The first answer was that some
 # difference is to be expected, from accumulating in 16 bits under FSDP. It was a good guess (see
-# section 6), and wrong.
+# section 6), but wrong.
 #
 # On 15 October the makers of Unsloth found it (*Bugs in LLM training: gradient accumulation fix*;
-# transformers pull request 34191). Each micro-batch divided its loss by *its own* number of
-# tokens, and the means were averaged. That is the batch's mean only if all have equally many
-# tokens: tests, with sequences cut to one length, had always passed. With 10 tokens at a loss of
-# 2 and 1,000 at a loss of 1:
+# transformers pull request 34191). Each micro-batch divided its loss by *its own* number of tokens,
+# and the means were averaged. That is the batch's mean only if all micro-batches have equally many
+# tokens: tests, with sequences cut to one length, had always passed. The next cell takes 10 tokens
+# at a loss of 2 and 1,000 at a loss of 1:
 
 
 # %% mean_of_means
@@ -1539,32 +1544,38 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
     )
 
 # %% [markdown]
-# The repair changed the interface: the loss function must be given the number of tokens of the
-# *whole* batch before the first micro-batch runs (pull request 34198). And the repair had to be
-# repaired: in December the gradient norm (transformers issue 35203) and the reported loss (pull
-# request 35438) were still wrong in some paths. Unsloth's post says that the fault had been
-# reported in 2021. The same mean of means waits in data parallelism: DDP averages the *ranks'*
-# means, whatever their token counts.
+# The fix changed the interface: the loss function must be given the number of tokens of the *whole*
+# batch before the first micro-batch runs (pull request 34198). And the fix had to be fixed: in
+# December the gradient norm (transformers issue 35203) and the reported loss (pull request 35438)
+# were still wrong in some paths. Unsloth's post says that the fault had been reported in 2021. Data
+# parallelism has the same mean of means: DDP averages the *ranks'* means, whatever their token
+# counts.
 #
-# **How this week's tools find it**: one batch, as uneven as you can make it, once in one piece
-# and once in parts; compare the *gradients*, in float32, not the losses of two runs. That takes a
-# second, and a difference of three quarters is not rounding: in float32 it refutes the first
+# **How this week's tools find it**: run one batch, as uneven as you can make it, once in one piece
+# and once in parts, and compare the *gradients*, in float32, not the losses of two runs. That takes
+# a second, and a difference of three quarters is not rounding: in float32 it refutes the first
 # explanation at once.
 #
-# ### A scale that goes on falling
+# ### A parameter count that was never printed
 #
-# Before BLOOM, BigScience trained 104 billion parameters in float16. Around iteration 7,000 the
-# loss rose from 6.4 to 14 within ten steps, at a loss scale of 2,048, and in the end was not a
-# number; a repetition diverged at iteration 6,900. They changed seeds, Adam's $\beta_2$ and the
-# warm-up without success; a smaller initialisation, a norm after the embedding and a lower rate
-# helped. For 176 billion they took bfloat16 with float32 accumulation, and saw no instability in
-# the first 24 billion tokens. They say themselves that several things had changed at once, and
-# that none was tried alone (bigscience-workshop/bigscience, `tr8-104B-wide/chronicles.md` and
+# In 2021 BigScience set out to train 104 billion parameters in float16. Around iteration 7,000 the
+# loss rose from 6.4 to 14 within ten steps, and later became NaN; with another seed it diverged at
+# 6,900. A colleague read in the curve of the loss scale that the run had been heading there since
+# about 4,700. They went back further, with another $\beta_2$ of Adam, and it diverged again. Then
+# they found that `FFN_HIDDEN_SIZE` was still the 20,480 of a smaller model, not 65,536: all five
+# runs had trained **58 billion parameters**. Printing their number before the first step and
+# comparing it with the formula would have shown that.
+#
+# The corrected model diverged too. Lower learning rates and longer warm-ups only postponed it; a
+# smaller initialisation, 0.006 in place of 0.02, was what they called a breakthrough, still in
+# float16. For 176 billion they used bfloat16 with float32 accumulation, and saw no instability in
+# the first 24 billion tokens; they write that it is hard to say which of several changes did it
+# (bigscience-workshop/bigscience, `tr8-104B-wide/chronicles.md`, experiments 1 to 11, and
 # `tr11-176B-ml/chronicles.md`).
 #
-# Your picture of the loss scale is the instrument. A scale that falls at the start is finding its
-# place. One that falls late and does not recover says that gradients grow; a bfloat16 run has the
-# same trouble and no such alarm, so watch its gradient norm.
+# So plot the loss scale as above. A scale that falls at the start is still being adjusted. One that
+# falls late and does not recover shows that gradients grow; a bfloat16 run has the same problem but
+# no such alarm, so watch its gradient norm.
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
@@ -1573,7 +1584,7 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
 # |---|---|---|
 # | **1/512** of a weight | bfloat16 loses any smaller update: keep masters | section 3 |
 # | **2⁻²⁴ to 65,504** | float16's range: scale the loss; bfloat16 needs no scale | section 4 |
-# | **16 B** a parameter | 80 GB hold the states of 5 billion, and no token yet | section 4 |
+# | **16 B** a parameter | 80 GB hold 5 billion parameters' states, no activations | section 4 |
 # | **sbh(34 + 5as/h)** | a GPT layer; from s = 6.8 h/a on, mostly scores | section 5 |
 # | **sbh(16 + 8f/h)** | a Llama layer, fused attention; 37.5 sbh at 7B | section 5 |
 # | **23 to 38%** | added to a step when all layers run again; MFU falls, HFU stays | section 6 |
@@ -1586,12 +1597,12 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
 #
 # <details><summary>Answer</summary>
 #
-# Whole numbers up to 256 are bfloat16 numbers, so 64 is right. From 256 on the gap is 2, and 256
-# + 1 rounds to 256: 512 micro-batches give 256, half of the sum. Real gradients are not whole
-# numbers, and lose digits earlier: once the sum is 256 times a term, the term is lost.
+# bfloat16 represents all integers up to 256, so 64 is right. From 256 on the gap is 2, and
+# `256 + 1` rounds to 256: 512 micro-batches give 256, half of the sum. Real gradients are not
+# integers, and lose digits earlier: once the sum is 256 times a term, the term is lost.
 # </details>
 #
-# **2.** A weight is 0.02, the learning rate of Adam $3 \cdot 10^{-5}$. Does the weight move in
+# **2.** A weight is 0.02, and Adam's learning rate is $3 \cdot 10^{-5}$. Does the weight change in
 # bfloat16?
 #
 # <details><summary>Answer</summary>
@@ -1607,7 +1618,8 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
 # <details><summary>Answer</summary>
 #
 # $5as/h = 5 \cdot 96 \cdot 2048 / 12288 = 80$. Of 34 + 80 = 114 the core is 80, 70%; 34 are left
-# (Korthikanti et al., section 5, say 70% too). It costs $s/18h$ = 0.9% of the operations.
+# (Korthikanti et al., section 5, say 70% too). Recomputing the core costs $s/18h$ = 0.9% of the
+# FLOPs.
 # </details>
 #
 # **4.** Llama 3 8B is trained with sequences of 8,192 tokens on GPUs of 80 GB; the states are
@@ -1616,45 +1628,46 @@ for lengths in ([60, 60, 60, 60], [4, 60, 12, 40], [1, 2, 60, 60]):
 #
 # <details><summary>Answer</summary>
 #
-# A quarter as many key heads as query heads: keys and values take 0.5 + 0.5 in place of 2 + 2, so
-# the 16 becomes 13, and $13 + 8 \cdot 3.5 = 41$ bytes. $41 \cdot 8192 \cdot 4096$ = 1.38 GB a
-# layer, 44 GB for 32, and 12.6 GB for the head's three float32 tensors. 16 + 44 + 13 = 73 GB: one
-# fits. Two need 129 GB, and do not. With every layer recomputed two need 16 + 4.3 + 2.8 + 25 = 48
-# GB at most; the head has become the largest part.
+# There are a quarter as many key heads as query heads (GQA): keys and values take 0.5 + 0.5 instead
+# of 2 + 2, so the 16 becomes 13, and $13 + 8 \cdot 3.5 = 41$ bytes. $41 \cdot 8192 \cdot 4096$ =
+# 1.38 GB a layer, 44 GB for 32, and 12.6 GB for the LM head's three float32 tensors. 16 + 44 + 13 =
+# 73 GB: one fits. Two need 129 GB, and do not fit. With every layer recomputed two need 16 + 4.3 +
+# 2.8 + 25 = 48 GB at most; the LM head has become the largest part.
 # </details>
 #
 # **5.** A run reports an HFU of 52%. It recomputes every layer of a GPT. What is its MFU, and how
-# much faster would a step be if the memory were there?
+# much faster would a step be with enough memory to keep everything?
 #
 # <details><summary>Answer</summary>
 #
-# The hardware does 4 where the model needs 3: MFU = 52% · 3/4 = 39%. At the same rate of
-# operations the step takes 3/4 of the time. (So it is for the runs of Narayanan et al. 2021,
-# table 1: 52% of peak, with recomputation counted in.)
+# The hardware does 4 where the model needs 3: MFU = 52% · 3/4 = 39%. At the same FLOP/s the step
+# takes 3/4 of the time. (An example is Narayanan et al. 2021, table 1: 52% of peak, with
+# recomputation included.)
 # </details>
 #
-# **6.** *Design.* 24 layers, a layer keeps 1.5 GB and its input is 0.075 GB; 20 GB are free for
-# activations, and a step without recomputation takes 1 s, a third of it forward. You may choose
-# for each layer whether to recompute it. How many, and how long is the step?
+# **6.** *Design.* A model has 24 layers; a layer keeps 1.5 GB and its input is 0.075 GB; 20 GB are
+# free for activations, and a step without recomputation takes 1 s, a third of it forward. You may
+# choose for each layer whether to recompute it. How many, and how long is the step?
 #
 # <details><summary>Answer</summary>
 #
-# Recompute r layers: those keep 0.075 r, the others 1.5 (24 - r), and while one is recomputed it
-# is there in full: 0.075 r + 1.5 (24 - r) + 1.5 ≤ 20 gives r ≥ 12.3, so 13: 0.975 + 16.5 + 1.5 =
-# 19.0 GB. At most 13/24 of a forward more: 1 + 13/24 · 1/3 = 1.18 s, and about 1.14 s if each
-# stops at three quarters. Recomputing all would cost 1.33 s for memory that nobody needed. Which
-# layers is a question for lab 6.
+# Recompute r layers: those keep 0.075 r, the others 1.5 (24 - r), and while one is recomputed all
+# its activations are in memory: 0.075 r + 1.5 (24 - r) + 1.5 ≤ 20 gives r ≥ 12.3, so 13: 0.975 +
+# 16.5 + 1.5 = 19.0 GB. The step repeats at most 13/24 of a forward: 1 + 13/24 · 1/3 = 1.18 s, and
+# about 1.14 s if each recomputation stops after three quarters of its layer. Recomputing all layers
+# would take 1.33 s to free memory that is not needed. Which layers to recompute is a question for
+# lab 6.
 # </details>
 #
 # ### Self-check
 #
-# First, your predictions beside the results.
+# First, compare your predictions with the results.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week06", seed=seed)
@@ -1663,15 +1676,14 @@ quiz.ask("week06", seed=seed)
 # ## To take with you
 #
 # - Multiply in 16 bits, add in 32. Sums, updates and losses are additions.
-# - bfloat16 has range, float16 has digits. A float16 run needs a loss scale; both need master
-#   weights.
-# - A formula of activations is as good as its list of assumptions: dropout, masks, scores,
+# - bfloat16 has the wider range, float16 has more digits. A float16 run needs a loss scale; both
+#   need master weights.
+# - A formula for activations is only as good as its list of assumptions: dropout, masks, scores,
 #   precision.
 # - Checkpointing removes activations, and only these. It makes a step a quarter to a third longer,
 #   or a little more where softmax and dropout are kernels of their own. In a transformer,
-#   checkpoint each layer, or select what is large and cheap.
+#   checkpoint each layer, or selectively recompute what is large and cheap.
 # - Accumulated gradients are the batch's gradient if you divide by the batch's tokens.
 #
-# **Now the lab**: [lab 6, a loss scaler and a checkpointed
-# sequential](../labs/lab06/lab06.ipynb). Then **week 7**, *ZeRO and FSDP*: the 16 bytes that are
-# still there.
+# **Now the lab**: [lab 6, a loss scaler and a checkpointed sequential](../labs/lab06/lab06.ipynb).
+# Then **week 7**, *ZeRO and FSDP*: how to shard the 16 bytes that remain.

@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 80 minutes, with four short exercises in place |
+# | Reading | about 100 minutes, with seven short exercises in place |
 # | Running | about a minute on two CPU cores; GPUs are used if there are enough |
 # | You need | [week 3](week03_ddp_from_first_principles.ipynb), and week 6 for mixed precision |
 # | You do not need | DeepSpeed, or torch's `fully_shard` |
@@ -11,20 +11,20 @@
 #
 # With DDP every rank holds the whole model, its gradients and its optimizer state. Rank 5 holds
 # nothing that rank 0 does not hold too. **ZeRO** (Rajbhandari et al. 2020) gives each rank one part
-# of it, and fetches the other parts when they are needed. Torch's version is **FSDP**, *fully
+# of these, and fetches the other parts when they are needed. torch's version is **FSDP**, *fully
 # sharded data parallel*.
 #
-# **N** is the number of ranks, **P** the number of parameters, **B** the tokens that a rank takes
-# through the model in one step.
+# **N** is the number of ranks, **P** the number of parameters, **B** the number of tokens that a
+# rank takes through the model in one step.
 
 # %% [markdown]
 # ## 1. The question
 #
 # > Training takes 16 bytes for each parameter. Which of them does a rank need at which moment, and
-# > what does it cost to fetch the rest?
+# > what does it cost to fetch those that it does not hold?
 #
 # Afterwards you can say what a GPU holds at each stage of ZeRO, what it sends, how many tokens it
-# needs so that sending costs nothing, and which of these a given model and cluster call for.
+# needs to hide the communication, and which stage a given model and cluster call for.
 
 # %% parameters tags=["parameters"]
 world_size = 2  # ranks in the experiments on this machine: 2 or 4
@@ -66,8 +66,8 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# All four assume mixed precision with Adam: weights and gradients in bfloat16, and for the
-# optimizer three numbers in float32 for each parameter.
+# The next cell asks for four numbers. All four assume mixed precision with Adam: weights and
+# gradients in bfloat16, and for the optimizer three float32 values for each parameter.
 
 # %% predict
 predictions.ask("state of 10B parameters, sharded over 8", predicted_state_gb, "GB", section=4)
@@ -80,7 +80,7 @@ predictions.ask("peak of Llama 3 8B on 8 GPUs", predicted_peak_gb, "GB", section
 # %% [markdown]
 # ## 3. Build it worse first
 #
-# ### Sixteen bytes
+# ### Training holds sixteen bytes for each parameter
 #
 # Mixed precision (week 6) keeps for each parameter (ZeRO, section 3.1):
 #
@@ -92,15 +92,69 @@ predictions.ask("peak of Llama 3 8B on 8 GPUs", predicted_peak_gb, "GB", section
 # fp32 Adam v  ████               4 ┘
 # ```
 #
-# Twelve of the sixteen bytes are touched once in a step, and by nothing but the optimizer. A model
-# of 1.5 billion parameters has 3 GB of weights and needs 24 GB to be trained.
+# Twelve of the sixteen bytes are used only by the optimizer, once in a step. A model of 1.5 billion
+# parameters has 3 GB of weights and needs 24 GB to be trained.
 #
-# ### A model without modules
+# ### Your turn: count the bytes
+#
+# 5 minutes · easy
+#
+# Count what torch holds of a model after a step: its parameters, their gradients, and the tensors
+# that its optimizer keeps. The check compares your bytes with sums like the one above, for three
+# optimizers, for two formats, and for a model of which half is frozen.
+#
+# <details><summary>Hint</summary>
+#
+# `tensor.nbytes` is the size of a tensor. `optimizer.state.values()` has a dictionary for each
+# parameter that was updated, and the values of these are tensors. The `.grad` of a frozen parameter
+# is None.
+#
+# </details>
+
+
+# %% training_bytes tags=["turn"]
+def training_bytes(model, optimizer):
+    """The bytes of a model's parameters, of their gradients, and of its optimizer's state."""
+    ### BEGIN SOLUTION
+    gradients = [one.grad for one in model.parameters() if one.grad is not None]
+    states = [one for state in optimizer.state.values() for one in state.values()]
+    return sum(one.nbytes for one in [*model.parameters(), *gradients, *states])
+    ### END SOLUTION
+
+
+# %% check_training_bytes
+def after_a_step(make_optimizer, dtype=torch.float32, num_frozen=0):
+    """Two layers, of which the first ones may be frozen, after a step, and their optimizer."""
+    two = nn.Sequential(*(nn.Linear(128, 128, bias=False, dtype=dtype) for _ in range(2)))
+    two[:num_frozen].requires_grad_(False)
+    optimizer = make_optimizer([one for one in two.parameters() if one.requires_grad])
+    two(torch.ones(1, 128, dtype=dtype)).sum().backward()
+    optimizer.step()
+    return two, optimizer
+
+
+with check.turn("training_bytes"):
+    for name, wanted, make_optimizer, *options in (
+        ("SGD", 4 + 4, torch.optim.SGD),
+        ("Adam", 4 + 4 + 8, torch.optim.Adam),
+        ("AMSGrad", 4 + 4 + 12, lambda weights: torch.optim.Adam(weights, amsgrad=True)),
+        ("Adam, all in bfloat16", 2 + 2 + 4, torch.optim.Adam, torch.bfloat16),
+        ("Adam, half of it frozen", (4 + 16) / 2, torch.optim.Adam, torch.float32, 1),
+    ):
+        size_bytes = training_bytes(*after_a_step(make_optimizer, *options)) / (2 * 128**2)
+        hint = "Parameters, the gradients that there are, and every tensor in optimizer.state."
+        check.expect_close(size_bytes, wanted, f"the bytes a parameter: {name}", hint, rtol=1e-3)
+    print("Right: a parameter takes 8 bytes with SGD, 16 with Adam, 20 with AMSGrad, in float32.")
+
+# %% [markdown]
+# Adam takes sixteen bytes in float32 too, 4 + 4 + 8: **mixed precision does not make the states
+# smaller**. It makes matmuls faster, and halves the activations and what travels.
+#
+# ### A model written as plain functions
 #
 # For this lesson a model is a stack of square matrices, with a tanh after each. Forward and
 # backward are written out, so that you see what each of them reads. Note the last line: the
-# gradient that goes on to the layer below needs the **weight**, and not only what the layer was
-# given.
+# gradient that is passed to the layer below needs the **weight**, and not only the layer's input.
 
 
 # %% model
@@ -134,9 +188,10 @@ def backward(gradient, rows, outputs, weight):
 
 
 # %% [markdown]
-# The optimizer's twelve bytes in one place: torch's Adam as a function, with the tensors that it
-# reads and writes. It does not care whether it is given the whole model or a part, because **Adam
-# treats each number by itself**. That alone makes it possible to shard its state.
+# The class `Master` holds the optimizer's twelve bytes, and updates them with torch's functional
+# Adam. It works on the whole model or on a part of it, because **Adam updates each element
+# independently**, so that its state can be split anywhere. (Optimizers that update a whole matrix
+# at a time, such as Muon and Shampoo, are sharded by matrices.)
 
 
 # %% master
@@ -167,10 +222,11 @@ class Master:
 
 
 # %% [markdown]
-# ### Everything everywhere
+# ### DDP: every rank holds everything
 #
-# Data parallelism as in week 3, with one all-reduce. Each step function returns what the rank holds
-# after backward and before the update, when all three kinds are there.
+# This is data parallelism as in week 3, with one all-reduce. Each step function returns the bytes
+# that the rank holds after backward and before the update, when weights, gradients and optimizer
+# state all exist.
 
 
 # %% ddp_step
@@ -211,8 +267,8 @@ def train(stage, step_of, num_steps, dtype=torch.bfloat16):
 
 
 # %% [markdown]
-# Three helpers run a stage on four emulated ranks, count what it sends, and show what changed from
-# one version to the next.
+# The next cells define helpers that run a stage on four emulated ranks, count what it sends, and
+# show what changed from one version to the next.
 
 # %% stages
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
@@ -224,14 +280,28 @@ runs = {}
 
 # %% run_stage
 def run_stage(stage, step_of):
-    """Run it, keep the run, and print the bytes for each parameter."""
-    run = runs[STAGES[stage]] = ws.run(train, stage, step_of, NUM_STEPS, memory=True, **EMULATED)
-    held = [run.values[0][0][kind] / NUM_PARAMETERS for kind in KINDS]
-    sent = run.timeline.bytes_sent(0) / NUM_STEPS / NUM_PARAMETERS
-    parts = " + ".join(f"{size:.4g}" for size in held)
-    print(
-        f"{STAGES[stage]} holds {parts} = {sum(held):.4g} bytes a parameter, sends {sent:g} a step"
-    )
+    """A run of three steps at a stage of ZeRO."""
+    return ws.run(train, stage, step_of, NUM_STEPS, memory=True, **EMULATED)
+
+
+def whole_weights(run):
+    """The model's float32 weights after a run, put together from the parts of all ranks."""
+    parts = [weights for _, weights in run.values]
+    is_whole = parts[0].ndim == 3  # with DDP
+    return parts[0] if is_whole else torch.cat(parts, dim=1).view(NUM_LAYERS, WIDTH, WIDTH)
+
+
+# %% show_bytes
+def sent_bytes(run):
+    """The bytes that rank 0 sent in a step, for each parameter."""
+    return run.timeline.bytes_sent(0) / NUM_STEPS / NUM_PARAMETERS
+
+
+def show_bytes(name):
+    """Print what rank 0 held and sent in a run, in bytes for each parameter."""
+    held = [runs[name].values[0][0][kind] / NUM_PARAMETERS for kind in KINDS]
+    parts, sent = " + ".join(f"{size:.4g}" for size in held), sent_bytes(runs[name])
+    print(f"{name} holds {parts} = {sum(held):.4g} bytes a parameter, sends {sent:g} a step")
 
 
 # %% show_change
@@ -247,10 +317,11 @@ def show_change(old, new):
 
 
 # %% ddp_run
-run_stage(0, ddp_step)
+runs["DDP"] = run_stage(0, ddp_step)
+show_bytes("DDP")
 
 # %% [markdown]
-# Sixteen bytes, as counted. And on the wire: an all-reduce of 2P bytes, in a ring
+# DDP holds sixteen bytes, as counted. It sends one all-reduce of 2P bytes, which in a ring takes
 # $2 \cdot \frac{N-1}{N} \cdot 2P = 3P$ bytes from each of the four ranks.
 #
 # ## 4. Build it well
@@ -258,21 +329,40 @@ run_stage(0, ddp_step)
 # ### An all-reduce is two operations
 #
 # A ring all-reduce (week 2) is a **reduce-scatter**, after which each rank has the complete sum of
-# one part, and an **all-gather**, which hands the parts round. Each sends $(N-1)/N$ of the tensor.
-# Between the two halves, each rank holds one N-th of the summed gradient. All ZeRO does is to stop
-# there and let the optimizer work on that part.
+# one part, and an **all-gather**, which sends every part to all ranks. In each, a rank sends
+# $(N-1)/N$ of the tensor. Between the two halves, each rank holds 1/N of the summed gradient. ZeRO
+# stops there and lets the optimizer work on that part.
 #
 # ```text
 # DDP      backward ─► reduce-scatter, all-gather of gradients ─► Adam on all of it, N times over
 # ZeRO-1   backward ─► reduce-scatter of gradients ─► Adam on 1/N ─► all-gather of weights
 # ```
 #
-# ### Stage 1: the optimizer state
+# ### Stage 1 shards the optimizer state
 #
-# The master weights and Adam's moments exist for this rank's part alone.
+# Each rank has master weights and Adam's moments for its own part only.
+#
+# ### Your turn: a step of ZeRO-1
+#
+# 10 minutes · medium
+#
+# Up to the end of backward the step is DDP's: `gradients` holds what this rank's own rows gave.
+# Write the rest. This rank needs the sums over all ranks for its part of each layer,
+# `master.update` makes that part's new float32 weights of them, and in the end `weights` has all
+# parts of all layers on every rank. The check compares the weights after three steps with DDP's,
+# and the bytes that rank 0 sends.
+#
+# <details><summary>Hint</summary>
+#
+# `torch.empty_like(part_of(weights))` has a row for each layer, as `master.update` wants it. A
+# layer at a time, `dist.reduce_scatter_tensor(output, input)` sums, and
+# `dist.all_gather_into_tensor(output, input)` gathers; both want the whole layer flat, as in
+# `gradients[layer].view(-1)`. What travels is bfloat16 both times.
+#
+# </details>
 
 
-# %% zero1_step
+# %% zero1_step tags=["turn"]
 def zero1_step(weights, master, step):
     """Train one step with the optimizer state sharded; the bytes held before the update."""
     gradients = counted("gradients", torch.empty_like(weights))
@@ -283,29 +373,46 @@ def zero1_step(weights, master, step):
     for layer in reversed(range(NUM_LAYERS)):
         weight, between = weights[layer], outputs[layer : layer + 2]
         gradients[layer], gradient = backward(gradient, *between, weight)
+    held = memory.held()
+    ### BEGIN SOLUTION
     sums = torch.empty_like(part_of(weights))
     for layer in range(NUM_LAYERS):
         dist.reduce_scatter_tensor(sums[layer], gradients[layer].view(-1))
-    held = memory.held()
     updated = master.update(sums).to(weights.dtype)
     for layer in range(NUM_LAYERS):
         dist.all_gather_into_tensor(weights[layer].view(-1), updated[layer])
+    ### END SOLUTION
     return held
 
 
-# %% zero1_run
-show_change(ddp_step, zero1_step)
-run_stage(1, zero1_step)
+# %% check_zero1_step
+FEWER = "Two things travel: gradients to the rank that sums them, then new weights to all ranks."
+MORE = "Reduce-scatter: a rank needs only the sums of its own part. Send everything as bfloat16."
+OFF = "Sum your part of every layer, without dividing it, and gather what `update` returns."
+
+with check.turn("zero1_step"):
+    run = run_stage(1, zero1_step)
+    sent, wanted = sent_bytes(run), sent_bytes(runs["DDP"])
+    if abs(sent - wanted) > 0.01:
+        hint = MORE if sent > wanted else FEWER
+        raise CheckFailed(f"{wanted:g} bytes a parameter sent in a step", f"{sent:.4g}", hint)
+    off = (whole_weights(run) - whole_weights(runs["DDP"])).abs().max().item()
+    if off != 0:
+        raise CheckFailed("DDP's weights, bit for bit", f"weights up to {off:.0e} off", OFF)
+    runs["ZeRO-1"] = run
+    print("Right: DDP's weights, and as many bytes sent as with DDP.")
+    show_bytes("ZeRO-1")
 
 # %% [markdown]
-# Nine of the twelve bytes are gone, and **the wire carries what it carried before**. The second
-# half of the all-reduce has only moved behind the update, and carries weights in place of
-# gradients. With DDP, all ranks computed the same update N times; now each computes its part.
+# Nine of the optimizer's twelve bytes are gone, and **the ranks send as many bytes as before**. The
+# second half of the all-reduce has only moved behind the update, and sends weights instead of
+# gradients. With DDP, all N ranks computed the same update; now each computes its part.
 #
-# ### Stage 2: the gradients
+# ### Stage 2 shards the gradients
 #
-# After the reduce-scatter a rank needs the sum of its part, and nobody needs its own gradients any
-# longer. So send each layer's gradient as soon as backward has made it, and keep the part.
+# After the reduce-scatter a rank needs only the sum of its part, and no longer its own gradients.
+# So reduce-scatter each layer's gradient as soon as backward has computed it, and keep only the
+# part. Below the step are the lines in which it differs from DDP's.
 
 
 # %% zero2_step
@@ -328,15 +435,16 @@ def zero2_step(weights, master, step):
 
 
 # %% zero2_run
-show_change(zero1_step, zero2_step)
-run_stage(2, zero2_step)
+show_change(ddp_step, zero2_step)
+runs["ZeRO-2"] = run_stage(2, zero2_step)
+show_bytes("ZeRO-2")
 
 # %% [markdown]
-# ### Stage 3: the weights
+# ### Stage 3 shards the weights
 #
-# What is left is whole on every rank: the weights. A layer's weight is used twice in a step, once
-# in forward and once in backward. In between it lies idle. So keep a part of it, **gather it before
-# each use, and drop it afterwards**. The all-gather behind the update disappears: the next forward
+# Only the weights are still replicated. A layer's weight is used twice in a step, once in forward
+# and once in backward. In between it is not used. So keep only a part of it, **gather it before
+# each use, and free it afterwards**. The all-gather behind the update disappears: the next forward
 # gathers anyway.
 
 
@@ -367,34 +475,29 @@ def zero3_step(weights, master, step):
 
 # %% zero3_run
 show_change(zero2_step, zero3_step)
-run_stage(3, zero3_step)
+runs["ZeRO-3"] = run_stage(3, zero3_step)
+show_bytes("ZeRO-3")
 
 # %% [markdown]
-# Four bytes instead of sixteen, a quarter of everything on each of four ranks. For the first time
-# the wire pays: two all-gathers and one reduce-scatter, three passes instead of two.
+# A rank holds four bytes for each parameter instead of sixteen: a quarter of everything on each of
+# four ranks. For the first time communication grows: two all-gathers and one reduce-scatter are
+# three passes instead of two.
 #
-# ### All four, side by side
+# ### Stages 1 and 2 send as much as DDP, stage 3 sends 1.5 times as much
 #
-# "2P, 2P, 2P and 3P" say the papers (ZeRO, section 7), counted in elements and with the factor
-# $(N-1)/N$ left out. On four ranks that factor is 3/4. The table divides by it. All four stages
-# must also give **the same weights**, bit by bit: the same numbers are added in the same order, and
-# only where they are kept differs.
+# The ZeRO paper (section 7) says "2P, 2P, 2P and 3P", counted in elements and with the factor
+# $(N-1)/N$ left out. On four ranks that factor is 3/4. The table divides by it. DDP and the three
+# stages must also give **the same weights**, bit by bit: they add the same values in the same
+# order, and differ only in where they keep them. (ZeRO-1 has a row as soon as your step is right.)
 
 
 # %% side_by_side
-def whole_weights(name, run):
-    """The model's float32 weights after the run, put together from the parts of all ranks."""
-    parts = [weights for _, weights in run.values]
-    whole = parts[0] if name == "DDP" else torch.cat(parts, dim=1)
-    return whole.reshape(NUM_LAYERS, WIDTH, WIDTH)
-
-
-table, wanted = [], whole_weights("DDP", runs["DDP"])
-for name, run in runs.items():
+table, wanted = [], whole_weights(runs["DDP"])
+for name, run in sorted(runs.items()):
     held, sent = run.values[0][0], run.timeline.bytes_sent(0) / NUM_STEPS
     passes = sent / (2 * NUM_PARAMETERS) * NUM_RANKS / (NUM_RANKS - 1)
     states = {f"{kind}, MB": round(held[kind] / 1e6, 2) for kind in KINDS}
-    same = torch.equal(whole_weights(name, run), wanted)
+    same = torch.equal(whole_weights(run), wanted)
     a_parameter = sum(held[kind] for kind in KINDS) / NUM_PARAMETERS
     row = {"stage": name, **states, "bytes a parameter": a_parameter}
     row["sent, MB"] = round(sent / 1e6, 2)
@@ -407,8 +510,8 @@ draw.table(table, title=f"Four ranks on an emulated {cluster}, {NUM_PARAMETERS:,
 # %% [markdown]
 # ### What fills the memory, and when
 #
-# The same runs over time: each operation of the rank is one place to the right, and three steps
-# follow each other. Most of DDP's height is the optimizer's.
+# The picture shows the same runs over time: the horizontal axis counts the rank's operations, and
+# three steps follow each other. Most of DDP's height is optimizer state.
 
 # %% over_time
 levels = {}
@@ -421,14 +524,14 @@ for name in ("DDP", "ZeRO-3"):
 draw.memory_over_time(levels, title="What rank 0 holds, emulated", axis="operations")
 
 # %% [markdown]
-# Two things stand out besides:
+# Two other things stand out:
 #
-# - The bump of *temporaries* at the end of each step is the update's own: all gradients at once as
-#   float32, and Adam's intermediate results. ZeRO's authors count 6 GB for such a buffer with 1.5
-#   billion parameters, and therefore work through buckets of constant size (sections 3.2 and 6.2).
-# - ZeRO-3's highest point is at the very start. There our program makes the whole model, cuts it,
-#   and throws the rest away. A model that does not fit must be made in parts: torch builds it on
-#   the "meta" device, without data, and fills each rank's shard afterwards.
+# - The peak of *temporaries* at the end of each step comes from the update: all gradients at once
+#   in float32, and Adam's intermediate results. ZeRO's authors count 6 GB for such a buffer with
+#   1.5 billion parameters, and therefore use buffers of constant size (sections 3.2 and 6.2).
+# - ZeRO-3's highest point is at the very start. There our program creates the whole model, takes
+#   its part, and frees the rest. A model that does not fit must be created in parts: torch builds
+#   it on the "meta" device, without data, and fills each rank's shard afterwards.
 
 # %% [markdown]
 # ### Your turn: the bytes of every stage
@@ -436,12 +539,12 @@ draw.memory_over_time(levels, title="What rank 0 holds, emulated", axis="operati
 # 5 minutes · easy
 #
 # Write the table's column *bytes a parameter* as a function of the stage (0 is DDP), the number of
-# ranks and the number of parameters. Adam's 12 bytes are sharded from stage 1, the gradients from
-# stage 2, the weights from stage 3.
+# ranks and the number of parameters. Adam's 12 bytes are sharded from stage 1 on, the gradients
+# from stage 2 on, the weights in stage 3.
 #
 # <details><summary>Hint</summary>
 #
-# Begin with 2 + 2 + 12 and divide each of the three by the number of ranks, or not.
+# Begin with 2 + 2 + 12 and divide those of the three that the stage shards by the number of ranks.
 #
 # </details>
 
@@ -470,10 +573,10 @@ with check.turn("state_bytes"):
     print("Right: the same bytes as the emulated ranks held at each of the four stages.")
 
 # %% [markdown]
-# ### The published numbers
+# ### The formula gives the published numbers
 #
-# The same formula, in the cell below once more, for the three examples that are quoted most. The
-# last one is from the ZeRO paper (figure 1 and table 1: 120, 31.4, 16.6 and 1.9 GB).
+# The next cell applies the same formula to the three examples that are quoted most. The last one is
+# from the ZeRO paper (figure 1 and table 1: 120, 31.4, 16.6 and 1.9 GB).
 
 
 # %% milestones
@@ -503,11 +606,11 @@ draw.table(published, title="Weights, gradients and optimizer state of a GPU, co
 
 # %% [markdown]
 # **States only.** "10 billion parameters fit into 20 GB" is true of weights, gradients and
-# optimizer state alone. Activations come on top, and gathered layers: section 6 adds them.
+# optimizer state alone. Activations and gathered layers come on top: section 6 adds them.
 #
-# A published slip, while we are adding up: section 6.1 of the ZeRO paper puts the checkpointed
+# The ZeRO paper contradicts itself on one of these sums: section 6.1 puts the checkpointed
 # activations of a 100-billion-parameter model (125 layers, width 8,192, batch 32, 1,024 tokens, two
-# bytes) at "about 33 GB"; section 3.2 of the same paper says "around 60 GB" for the same case.
+# bytes) at "about 33 GB"; section 3.2 says "around 60 GB" for the same case.
 
 # %% zero_paper_slip
 print(f"2 bytes x 32 x 1,024 x 8,192 x 125 = {2 * 32 * 1024 * 8192 * 125 / 1e9:.1f} GB")
@@ -515,14 +618,14 @@ print(f"2 bytes x 32 x 1,024 x 8,192 x 125 = {2 * 32 * 1024 * 8192 * 125 / 1e9:.
 # %% [markdown]
 # So section 3.2 is right, and 33 GB counts elements, or half of the batch.
 #
-# ### Find the bug: the weights that stay
+# ### Find the bug: the weights that stay in memory
 #
 # 10 minutes · medium
 #
 # This forward pass is from a colleague's ZeRO-3. Its outputs are right. But the rank runs out of
 # memory with large models, as if nothing were sharded. Run the check: it shows what the rank held,
-# and the line that made most of it. Then change the function, so that no rank holds more than two
-# whole layers at a time.
+# and the line that allocated most of it. Then change the function so that no rank holds more than
+# two whole layers at a time.
 #
 # <details><summary>Hint</summary>
 #
@@ -577,15 +680,16 @@ with check.turn("lean_forward"):
     print(f"Right: at most {most:.0f} gathered at a time, and each is freed once it was used.")
 
 # %% [markdown]
-# You will meet this bug without writing it: **autograd** saves what backward needs, and backward
-# needs the weight. A ZeRO-3 on top of autograd therefore cannot just drop its reference. FSDP2
-# frees the *storage* of the gathered tensor, `untyped_storage().resize_(0)`, under autograd's
-# reference, and fills it again before backward reads it. Lab 7 does that too.
+# You will meet this bug even if you do not write it: **autograd** saves what backward needs, and
+# backward needs the weight. A ZeRO-3 on top of autograd therefore cannot just drop its own
+# reference. FSDP2 frees the *storage* of the gathered tensor, `untyped_storage().resize_(0)`, while
+# autograd still refers to the tensor, and fills it again before backward reads it. Lab 7 does that
+# too.
 #
-# ### Prefetch
+# ### Prefetch hides the gathers behind compute
 #
 # A gather before each use makes each layer wait for the link. But the order of the layers is known:
-# while layer k computes, layer k + 1 can travel. **Prefetch** costs one more layer of memory.
+# while layer k computes, layer k + 1 can be gathered. **Prefetch** costs one more layer of memory.
 #
 # ```text
 # without   gather 0 │ compute 0 │ gather 1 │ compute 1 │ gather 2 │ compute 2
@@ -593,12 +697,12 @@ with check.turn("lean_forward"):
 #                    │ gather 1  │ gather 2  │
 # ```
 #
-# FSDP2 issues its gathers on a stream of their own, ahead of the layer that computes, and in
-# backward it asks for the next layer before it starts on this one. It runs unmodified on the
-# emulated cluster, here with the small transformer of this course. To see what prefetch is worth,
-# take it away: in forward a rank waits for its compute before it asks for the next layer, and in
-# backward each layer prefetches only itself. (In the picture, *stream 1* has the copies into what
-# is sent; hatched is time in which a rank does not work.)
+# FSDP2 issues its gathers on a separate stream, ahead of the layer that computes, and in backward
+# it requests the next layer before it starts on the current one. It runs unmodified on the emulated
+# cluster, here with the small transformer of this course. To see what prefetch is worth, we disable
+# it: in forward a rank waits for its compute before it requests the next layer, and in backward
+# each layer prefetches only itself. (In the picture, *stream 1* has the copies into the send
+# buffers; hatched areas are time in which a rank is idle.)
 
 
 # %% transformers
@@ -657,21 +761,21 @@ draw.timelines(
 )
 
 # %% [markdown]
-# For GPT-175B, prefetch in backward made training about 18% faster at every size of cluster that
-# was tried (FSDP, section 5.2).
+# For GPT-175B, prefetch in backward made training about 18% faster at every cluster size that the
+# authors tried (FSDP, section 5.2).
 #
 # ### Your turn: the time of a prefetched forward pass
 #
 # 10 minutes · medium
 #
 # A forward pass has L equal layers. Each takes c seconds to compute and g seconds to gather; one
-# layer is gathered ahead. Write the time of the whole pass. Check yourself with the picture above:
-# what happens first, what happens L - 1 times, what happens last?
+# layer is gathered ahead. Write the time of the whole pass. Compare with the picture above: what
+# happens first, what happens L - 1 times, what happens last?
 #
 # <details><summary>Hint</summary>
 #
-# The first gather and the last compute have nothing beside them. In between, compute k and gather
-# k + 1 run side by side, and the longer of the two decides.
+# Nothing overlaps the first gather or the last compute. In between, compute k and gather k + 1 run
+# at the same time, and the longer of the two decides.
 #
 # </details>
 
@@ -705,11 +809,11 @@ with check.turn("prefetched_s"):
     print("Right, also where gathering takes longer than computing: then the link decides.")
 
 # %% [markdown]
-# ### Keep the weights after forward, or not
+# ### Keeping the weights after forward saves a gather and costs memory
 #
 # `reshard_after_forward=False` keeps each layer whole from forward to backward. That saves the
-# second gather: two passes over the wire instead of three. And it costs the memory of the weights:
-# 2P bytes at the peak. Llama 3 was trained so (Llama Team 2024, section 3.3.2).
+# second gather: two passes instead of three. But it costs the memory of the weights: 2P bytes at
+# the peak. Llama 3 was trained this way (Llama Team 2024, section 3.3.2).
 
 # %% reshard
 model_bytes, table = 2 * shape("small").num_parameters, []
@@ -725,9 +829,10 @@ draw.table(table, title=f"FSDP2, small transformer in bfloat16, 2 ranks, emulate
 # A third fewer bytes are sent, and 1.4 MB more are held at the peak. The step is hardly shorter,
 # because prefetch had hidden the second gather already.
 #
-# The sizes of all-gathers decide as well. FSDP's authors split 2³⁰ float32 elements into calls of
-# different sizes and saw the time rise quickly below 33 million elements a call (FSDP, section
-# 3.2.1 and figure 2b). The prices of the emulator, for 16 A100 in two nodes:
+# The sizes of the all-gathers matter as well. FSDP's authors split 2³⁰ float32 elements into calls
+# of different sizes and saw the time rise quickly below 33 million elements a call (FSDP, section
+# 3.2.1 and figure 2b). The next cell computes these times with the emulator's cost model, for 16
+# A100s in two nodes:
 
 # %% call_sizes
 two_nodes, table = hardware.cluster("a100-hdr-x2"), []
@@ -743,16 +848,17 @@ draw.table(table, title="All-gather of 2³⁰ float32 numbers, 16 A100, computed
 # That is why the unit of sharding is a transformer block and not a matrix: a block of Llama 3 8B
 # has 218 million parameters.
 #
-# ### Offload
+# ### Offload moves the optimizer state to the host
 #
-# The twelve bytes can leave the GPU altogether. The host has memory enough, and PCIe between. Three
-# ways to run Adam on one rank's part, here four million parameters:
+# The optimizer's twelve bytes can leave the GPU altogether. The host has enough memory, but is
+# connected only by PCIe. There are three ways to run Adam on one rank's part, here four million
+# parameters:
 #
-# - **on the GPU**: state and update stay there;
-# - **fetched**: the state lives on the host, comes to the GPU for the update, and goes back: 24
+# - **on the GPU**: the state stays there, and the GPU updates;
+# - **fetched**: the state is kept on the host, comes to the GPU for the update, and goes back: 24
 #   bytes a parameter;
-# - **on the host** (ZeRO-Offload): the gradient goes down, the CPU updates, the weight comes back:
-#   4 bytes a parameter, and an update at the speed of the host's memory.
+# - **on the host** (ZeRO-Offload): the gradient goes to the host, the CPU updates, the weight comes
+#   back: 4 bytes a parameter, and an update at the speed of the host's memory.
 
 
 # %% offload
@@ -797,12 +903,12 @@ draw.table(
 )
 
 # %% [markdown]
-# Fetching the state costs far more than the update; moving the update to the host costs a sixth of
-# those bytes. Whether either shows depends on how long the rest of the step is. The weights'
-# products take $6PB/R$ seconds on a GPU that reaches R flops a second. To move the state of P/N
-# parameters out and in, 24 bytes each, in that time, all links together must carry
-# $24P / (6PB/R) = 4R/B$ bytes a second. If the weights come in twice, for forward and for backward,
-# and the gradients go out once, that is 6P bytes for each GPU: $R/B$ bytes a second.
+# Fetching the state costs far more than the update; moving the update to the host sends a sixth of
+# those bytes. Whether either cost is visible depends on how long the rest of the step is. The
+# matmuls take $6PB/R$ seconds on a GPU that reaches R FLOP/s. To move the state of P/N parameters
+# out and in, 24 bytes each, in that time, all links together must carry $24P / (6PB/R) = 4R/B$
+# bytes a second. If the weights come in twice, for forward and for backward, and the gradients go
+# out once, that is 6P bytes for each GPU: $R/B$ bytes a second.
 
 # %% needed_bandwidth
 from worldsize import operators
@@ -818,18 +924,18 @@ for moved, computed, slide in (
 draw.table(table, title="To move in the time of the products: 2,048 tokens, V100, computed")
 
 # %% [markdown]
-# ZeRO-Infinity's slides (SC21, pages 7 to 10) ask for 60 GB/s and 1,500 GB/s at 2K tokens a GPU,
-# where one PCIe 3 link gives 12. For weights and gradients that is 1.3 times our break-even. For
+# ZeRO-Infinity's slides (SC21, pages 7 to 10) require 60 GB/s and 1,500 GB/s at 2K tokens a GPU,
+# whereas one PCIe 3 link gives 12. For weights and gradients that is 1.3 times our break-even. For
 # the optimizer state it is eight times ours, because nothing overlaps the update there. Both are
 # proportional to 1/B: with twice the tokens, half the bandwidth is enough.
 #
 # ## 5. Compare with the production oracle
 #
-# ### Your ZeRO-3 and torch's
+# ### Your ZeRO-3 and torch's give the same weights
 #
 # FSDP2, the second version of torch's FSDP, is one function: `fully_shard(module)`. Each parameter
-# becomes a **DTensor**, of which a rank holds its rows; hooks gather and free. Real ranks, the same
-# matrices, three steps in float32:
+# becomes a **DTensor**, of which each rank holds some rows; hooks gather and free the whole
+# parameter. The next cells train the same matrices on real ranks for three steps in float32:
 
 
 # %% same_weights
@@ -865,15 +971,17 @@ print(f"the largest: {differences.max():.1e}")
 assert differences.mean() < 1e-6
 
 # %% [markdown]
-# The parts agree too, row by row: FSDP2 also gives each rank one N-th of every matrix. The largest
-# difference is a rounding error that Adam has made larger: it divides each gradient by its own
-# size, so where a gradient is nearly 0, its rounding error becomes a visible part of a step.
+# The two partitions agree too, row by row: FSDP2 also gives each rank 1/N of every matrix. The
+# largest difference is a rounding error that Adam has made larger: Adam divides each gradient by
+# its own size, so where a gradient is nearly 0, its rounding error becomes a visible part of a
+# step.
 #
-# ### One model, four ways
+# ### DDP, FSDP2 and HSDP train the same model
 #
-# The tiny transformer with Adam by DDP, by FSDP2 with its weights freed after forward or kept, and
-# by **HSDP**: sharded within a node, copied across nodes. All start from the same weights and see
-# the same tokens. The four ranks are two GPUs in each of two emulated nodes.
+# The next cells train the tiny transformer with Adam in four ways: with DDP, with FSDP2 that frees
+# the weights after forward or keeps them, and with **HSDP** (sharded within a node, replicated
+# across nodes). All start from the same weights and see the same tokens. The four ranks are two
+# GPUs in each of two emulated nodes.
 
 
 # %% transformer_steps
@@ -934,16 +1042,17 @@ draw.table(
 )
 
 # %% [markdown]
-# All four train the same model. DDP and the kept weights send 2 (N - 1)/N = 1.5 models, the freed
-# ones 2.25, all in groups that span both nodes. HSDP keeps its three passes within the node and
-# sends across nodes only what an all-reduce of each rank's *shard* takes.
+# All four train the same model. DDP and FSDP2 with kept weights send 2 (N - 1)/N = 1.5 times the
+# model's bytes, FSDP2 with freed weights 2.25 times, all in groups that span both nodes. HSDP keeps
+# its three passes within the node and sends across nodes only what an all-reduce of each rank's
+# *shard* takes.
 #
-# ### A published slip about HSDP
+# ### The FSDP paper overstates what HSDP sends across nodes
 #
-# The FSDP paper (section 3.2.2) recommends shards over F ranks, and to set F = W/G on W ranks with
-# G in each node, so that gathers stay within a node. They stay there if the shards fill a node:
-# **F = G**. It also puts the bytes across nodes at $2M (W-1)/(GW)$ for a model of M bytes. A ring
-# of W/G nodes all-reduces M/G bytes: $2 (M/G) (W-G)/W$.
+# The FSDP paper (section 3.2.2) recommends sharding over F ranks and setting F = W/G on W ranks
+# with G in each node, so that gathers stay within a node. They stay there if the shards fill a
+# node: **F = G**. The paper also puts the bytes across nodes at $2M (W-1)/(GW)$ for a model of M
+# bytes. But a ring of W/G nodes all-reduces M/G bytes, for which each rank sends $2 (M/G) (W-G)/W$.
 
 # %% hsdp_across_nodes
 table = []
@@ -955,10 +1064,10 @@ table[0]["emulated"] = sent_in_training(found["HSDP"])["across nodes"]
 draw.table(table, title="Bytes that each rank sends across nodes with HSDP, over the model's")
 
 # %% [markdown]
-# ### DeepSpeed
+# ### DeepSpeed's stages and their counterparts in FSDP2
 #
 # ZeRO's authors built it into DeepSpeed. The model is wrapped in an *engine*, which has its own
-# `backward` and `step`, and the stage is a number in its configuration. The idea is that of
+# `backward` and `step`, and the stage is a number in its configuration. The idea is the same as in
 # `fully_shard` (torchtitan, docs/fsdp.md, has most of this table):
 #
 # | | DeepSpeed | FSDP2 |
@@ -966,12 +1075,13 @@ draw.table(table, title="Bytes that each rank sends across nodes with HSDP, over
 # | optimizer state sharded | `"stage": 1` | |
 # | and the gradients | `"stage": 2` | `reshard_after_forward=False` sends as much |
 # | and the weights | `"stage": 3` | `reshard_after_forward=True` |
-# | sharded in a node, copied across | MiCS | a mesh of two dimensions |
+# | sharded in a node, replicated across | MiCS | a mesh of two dimensions |
 # | gathered in backward within a node | hpZ, of ZeRO++ | `reshard_after_forward=8` |
 # | offload | `"offload_optimizer"` | `offload_policy=CPUOffloadPolicy()` |
 #
-# The paper describes stage 3 with broadcasts from the owner of each part (ZeRO, section 5.3), FSDP
-# with all-gathers (FSDP, section 6): as many bytes, evenly spread.
+# The ZeRO paper describes stage 3 with broadcasts from the owner of each part (section 5.3), the
+# FSDP paper with all-gathers (section 6): all-gathers send as many bytes, but spread evenly over
+# the ranks.
 
 
 # %% by_deepspeed
@@ -1025,31 +1135,32 @@ else:
 # %% [markdown]
 # ## 6. Formula, measurement, emulation, paper
 #
-# ### How many tokens make it free
+# ### R/β tokens on each GPU hide full sharding
 #
-# With prefetch, the link and the GPU work side by side, and a step takes as long as the longer of
-# the two. The weights' products take $2PB/R$ seconds in forward: two flops for each parameter and
-# token, on a GPU that reaches R flops a second. Meanwhile 2P bytes of bfloat16 weights arrive, over
-# links of β bytes a second: $2P/\beta$. Backward has twice the products, and twice the bytes: the
-# weights once more, and the gradients. In both passes
+# With prefetch, the link and the GPU work at the same time, and a step takes as long as the slower
+# of the two. The matmuls take $2PB/R$ seconds in forward: two FLOPs for each parameter and token,
+# on a GPU that reaches R FLOP/s. Meanwhile 2P bytes of bfloat16 weights arrive, over links of β
+# bytes a second: $2P/\beta$ seconds. Backward has twice the matmul FLOPs, and twice the bytes: the
+# weights again, and the gradients. In both passes
 #
 # $$\frac{\text{compute}}{\text{communication}} = \frac{2PB/R}{2P/\beta} = \frac{B}{R/\beta}$$
 #
-# P has gone, as in week 3. **R/β tokens on each GPU** hide full sharding, whatever the model. It is
-# the number of flops that the GPU does while a byte arrives.
+# P cancels, as in week 3. **R/β tokens on each GPU** hide full sharding, whatever the model. R/β is
+# the number of FLOPs that the GPU does while a byte arrives.
 
 # %% [markdown]
-# ### Your turn: tokens, for any number of bytes
+# ### Your turn: the number of tokens, for any number of bytes
 #
 # 5 minutes · medium
 #
-# R/β is for six bytes on the wire for each parameter and step. DDP sends four in bfloat16. FSDP2
-# with `reduce_dtype=torch.float32` sends 2 + 2 + 4. (Llama 3 also summed in float32, but kept its
-# weights after forward: 2 + 4.) Write the number of tokens for any such number of bytes.
+# The threshold R/β assumes six bytes sent for each parameter and step. DDP sends four in bfloat16.
+# FSDP2 with `reduce_dtype=torch.float32` sends 2 + 2 + 4. (Llama 3 also summed in float32, but kept
+# its weights after forward: 2 + 4.) Write the number of tokens as a function of the bytes sent.
 #
 # <details><summary>Hint</summary>
 #
-# A step takes 6 flops for each parameter and token. Set its seconds equal to those on the wire.
+# A step takes 6 FLOPs for each parameter and token. Set the seconds of compute equal to those of
+# communication.
 #
 # </details>
 
@@ -1074,8 +1185,8 @@ with check.turn("tokens_to_hide"):
     print("Right: 2/3 R/β for DDP, as in week 3; R/β for FSDP; 4/3 R/β with sums in float32.")
 
 # %% [markdown]
-# R as large products reach it (`worldsize.operators`), and β as an all-gather of one Llama block
-# reaches it among all the GPUs of each cluster:
+# The next cell uses the R that large matmuls reach (`worldsize.operators`), and the β that an
+# all-gather of one Llama block reaches among all the GPUs of each cluster:
 
 # %% thresholds
 LLAMA = shape("llama-3-8b")
@@ -1102,14 +1213,14 @@ for name, num_gpus in (
 draw.table(table, title="Tokens that hide full sharding in bfloat16, computed")
 
 # %% [markdown]
-# On TPU v5p the same inequality gives 2,550 tokens a chip over one axis of its network, and 850
+# On TPU v5p the same inequality gives 2,550 tokens a chip over one axis of the TPU network, and 850
 # over three (*How to scale your model*, Austin et al. 2025, chapter on training). Faster GPUs need
-# **more** tokens: from A100 to H100 flops have tripled, and the link has not.
+# **more** tokens: from A100 to H100 the FLOP/s have tripled, and the link's bandwidth has not.
 #
-# ### FSDP costs 5 to 15%. When?
+# ### When does FSDP cost 5 to 15%?
 #
-# So it is often said. Take four of Llama 3 8B's layers, forward and backward, on paper: torch's DDP
-# and FSDP2, unmodified, on 8 GPUs.
+# It is often said that FSDP costs 5 to 15%. Take four of Llama 3 8B's layers, forward and backward,
+# on paper: torch's DDP and FSDP2, unmodified, on 8 GPUs.
 
 
 # %% passes
@@ -1160,28 +1271,28 @@ predictions.reveal("FSDP adds at 4,096 tokens, 8 H100", adds["dgx-h100", 4096])
 draw.table(table, title="Forward and backward of four of Llama 3 8B's layers, on paper")
 
 # %% [markdown]
-# Two different answers:
+# The answer depends on the link:
 #
 # - **Over NVLink** full sharding adds the same few milliseconds to these four layers, 8 to 9 on
-#   A100 and 5 on H100, whatever the number of tokens. About half of them are exposed: nothing runs
-#   beside the first gather and the last reduction. The rest are copies into and out of the flat
-#   buffers that travel. With 4,096 tokens that is 7 and 11%; with 16,384 one or two. (1,024 tokens
-#   are fewer than R/β. But R/β counts the weights' products alone. Attention, norms and copies run
-#   beside the wire as well, and hide the rest.)
-# - **Over PCIe** the wire decides, because the tokens are fewer than R/β. Far below it FSDP adds
-#   43%, nearly the half that three passes instead of two can add at most. Just below it, 9.5%.
+#   A100s and 5 on H100s, whatever the number of tokens. About half of them are exposed
+#   communication: nothing overlaps the first gather and the last reduction. The rest are copies
+#   into and out of the flat communication buffers. With 4,096 tokens that is 7% on A100s and 11% on
+#   H100s; with 16,384 it is one or two percent; with 1,024, fewer than R/β, it is 28 and 44%.
+# - **Over PCIe** communication decides, because there are fewer tokens than R/β. Far below R/β FSDP
+#   adds 43%, close to the 50% that three passes instead of two can add at most. Just below R/β it
+#   adds 9.5%.
 #
-# So "5 to 15%" is a few thousand tokens on each GPU, or a link that is a little too slow. A longer
-# step does not help if it is longer by more *layers*, because each layer has its own copies: eight
-# layers with 4,096 tokens take 88 ms on H100 by DDP, and FSDP2 adds 7.3 ms, 8%. (Put 8 in place of
-# 4 in `FOUR_LAYERS`.)
+# So "5 to 15%" holds for a few thousand tokens on each GPU, or for a link that is slightly too
+# slow. A longer step does not help if it is longer because it has more *layers*, because each layer
+# has its own copies: eight layers with 4,096 tokens take 88 ms on H100s with DDP, and FSDP2 adds
+# 7.3 ms, 8%. (To see this, replace 4 with 8 in `FOUR_LAYERS`.)
 #
-# Published measurements say the same in their way. FSDP equals DDP for models of 611 million and
-# 2.28 billion parameters, and beyond that DDP no longer fits (FSDP, section 5.2). A T5 of 11
-# billion loses 7% of its TFLOP/s a GPU from 8 to 512 GPUs (section 5.4). And where the batch of all
-# GPUs together stays fixed, more GPUs mean fewer tokens on each. SC21 (Narayanan et al. 2021, table
-# 2) trained 175 billion parameters with a batch of 1,536 sequences of 2,048 tokens, by ZeRO-3 and
-# by its own mix of tensor, pipeline and data parallelism (weeks 8 to 10):
+# Published measurements agree. FSDP is as fast as DDP for models of 611 million and 2.28 billion
+# parameters, and DDP runs out of memory with larger ones (FSDP, section 5.2). A T5 of 11 billion
+# parameters loses 7% of its TFLOP/s per GPU from 8 to 512 GPUs (section 5.4). And where the batch
+# of all GPUs together stays fixed, more GPUs mean fewer tokens on each. SC21 (Narayanan et al.
+# 2021, table 2) trained 175 billion parameters with a batch of 1,536 sequences of 2,048 tokens,
+# with ZeRO-3 and with its own mix of tensor, pipeline and data parallelism (weeks 8 to 10):
 
 # %% fewer_tokens
 table = []
@@ -1196,16 +1307,17 @@ for num_gpus, zero_tflops, mixed_tflops in ((384, 144, 153), (768, 88, 149), (15
 draw.table(table, title="175 billion parameters, published; the third column is computed")
 
 # %% [markdown]
-# The direction is that of the formula, the size is not: SC21's ZeRO-3 of 2021 fell earlier and
-# further than R/β says. R/β is what the wire allows, and a program may do worse.
+# The throughput falls as the formula says, but by more: SC21's ZeRO-3 of 2021 fell earlier and
+# further than R/β predicts. R/β is what the link allows, and a program may do worse.
 #
-# ### Llama 3 8B, fully sharded
+# ### Llama 3 8B, fully sharded: activations set the peak
 #
 # Now the whole model, with FSDP2 in mixed precision: shards in float32, gathered in bfloat16, sums
 # in float32. Its sixteen bytes are 4 (weight) + 4 (gradient) + 8 (Adam's moments). The program runs
-# on paper with two and with four layers. Every layer is alike, so time and peak grow by the same
-# amount with each one: the table continues them to 32 layers. (The whole model on 8 GPUs, run the
-# same way, gave 853 ms, 64.8 GB and the same MFU. Put 32 in place of 4; it takes half a minute.)
+# on paper with two and with four layers. All layers are alike, so time and peak grow by the same
+# amount with each one: the table extrapolates them to 32 layers. (The whole model on 8 GPUs, run
+# the same way, gave 853 ms, 64.8 GB and the same MFU. To repeat that run, replace 4 with 32; it
+# takes half a minute.)
 
 
 # %% llama
@@ -1249,21 +1361,21 @@ predictions.reveal("peak of Llama 3 8B on 8 GPUs", table[0]["peak_bytes"] / 1e9)
 draw.table(table, title="Llama 3 8B, FSDP2, one sequence of 8,192 tokens a GPU, on paper")
 
 # %% [markdown]
-# **More GPUs do not help much.** From 8 to 1,024 the states shrink from 16 GB to an eighth of one,
-# and the peak by less than a fifth: the activations of one sequence, 2 GB of logits among them, are
-# the same everywhere. (This program takes the loss in bfloat16, to keep it short. Take it in
-# float32, as in week 6, and the head needs three tensors of 4.2 GB.) Sharding is the answer to
-# states. The answer to activations is recomputation (week 6) and, for long sequences, cutting the
-# sequence (week 8). And the MFU stays where it was. With sums in float32 the threshold is 4/3 R/β:
-# 3,000 and 3,600 tokens, and 9,000 on 1,024 GPUs. The 8,192 tokens are above it on the first two
-# clusters. On the third they are a little below it, but attention, which R/β does not count,
-# computes beside the wire as well, and hides what is left.
+# **More GPUs barely lower the peak.** From 8 to 1,024 GPUs the states shrink from 16 GB to an
+# eighth of a GB, but the peak shrinks by less than a fifth: the activations of one sequence,
+# including 2 GB of logits, are the same on any number of GPUs. (This program takes the loss in
+# bfloat16, to keep it short. In float32, as in week 6, the LM head needs three tensors of 4.2 GB.)
+# Sharding shrinks model states. For activations you need recomputation (week 6) and, for long
+# sequences, splitting the sequence (week 8). The MFU hardly changes. With sums in float32 the
+# threshold is 4/3 R/β: 3,000 and 3,600 tokens, and 9,000 on 1,024 GPUs. The 8,192 tokens are above
+# it on the first two clusters. On the third they are slightly below it, but attention, which R/β
+# does not count, overlaps communication as well, and hides the rest.
 #
-# ### Formula beside run
+# ### Formula and run compared
 #
-# The milestones again, each by a second way: measured on ranks of this machine, emulated, or on
-# paper. The model of 100 million parameters is a transformer of 12 layers and width 768, once with
-# DDP and autocast, once with FSDP2, on two GPUs.
+# The next cells find the bytes of the formula again in a second way: measured on ranks of this
+# machine, emulated, or on paper. The model of 100 million parameters is a transformer of 12 layers
+# and width 768, once with DDP and autocast, once with FSDP2, on two GPUs.
 
 
 # %% hundred_million
@@ -1316,7 +1428,7 @@ for what, by, formula, size in (
         16 * few / world_size,
         states_of(here),
     ),
-    (f"ZeRO-1, {few:,}, 4 ranks", "emulated", (4 + 12 / 4) * few, emulated["ZeRO-1"]),
+    (f"DDP, {few:,}, 4 ranks", "emulated", 16 * few, emulated["DDP"]),
     (f"ZeRO-2, {few:,}, 4 ranks", "emulated", (2 + 14 / 4) * few, emulated["ZeRO-2"]),
     ("DDP, 100 million, 2 GPUs", "on paper", 16 * many, states_of(on_paper("DDP"))),
     ("FSDP2, 100 million, 2 GPUs", "on paper", 8 * many, states_of(on_paper("FSDP2"))),
@@ -1327,15 +1439,16 @@ for what, by, formula, size in (
 draw.table(table, title="Formula beside measurement, emulation and paper")
 
 # %% [markdown]
-# The states are right to the byte or nearly so, at every stage and by every way. The formula leaves
-# out what comes on top of the states, and for Llama 3 8B, in the table before, that is most of the
-# peak.
+# For the states the formula is right to the byte or nearly so, at every stage, whether they were
+# measured, emulated or run on paper. It leaves out what comes on top of the states, and for Llama 3
+# 8B, in the previous table, that is most of the peak.
 #
 # ### Does it fit?
 #
-# Choose a model, a cluster's size and a batch. Activations are counted from the layer's shape, all
-# kept or with each layer recomputed from its input; one gathered layer beside the one in use is
-# added to ZeRO-3. The logits and what the allocator loses are not in it.
+# Choose a model, a number of GPUs and a batch. Activations are counted from the layer's shape,
+# either all kept or with each layer recomputed from its input; ZeRO-3 also holds two gathered
+# layers, the one in use and the next one. The logits and what the allocator wastes are not
+# included.
 
 
 # %% what_fits
@@ -1370,14 +1483,16 @@ explore(
 
 # %% [markdown]
 # Choose Llama 3 70B and raise the number of GPUs: what keeps it from fitting on any number? Tick
-# `recomputes`: how many does it take now? And which control lets 8B take four sequences on 8 GPUs?
+# `recomputes`: how many GPUs does it take now? And which control lets the 8B model take four
+# sequences on 8 GPUs?
 #
 # <details><summary>Answer</summary>
 #
-# The activations of one sequence, 218 GB: no number of GPUs shards them. With each layer recomputed
-# 13.5 GB of them stay, and ZeRO-3 fits from **32 GPUs** on, with 52.2 GB on each; 16 would need
-# 87.4. For 8B, too, the control is `recomputes`: four sequences have 176 GB of activations, or 14.1
-# with recomputation, and then ZeRO-1 is enough, with 58.3 GB.
+# The activations of one sequence, 218 GB: data parallelism does not shard them on any number of
+# GPUs. With each layer recomputed, 13.5 GB of them remain, and ZeRO-3 fits from **32 GPUs** on,
+# with 52.2 GB on each; with 16 it would need 87.4 GB on each. For the 8B model, too, the control is
+# `recomputes`: four sequences have 176 GB of activations, or 14.1 GB with recomputation, and then
+# ZeRO-1 is enough, with 58.3 GB.
 #
 # </details>
 #
@@ -1385,18 +1500,20 @@ explore(
 #
 # ### The loss is right, the gradient is not
 #
-# In December 2025 someone trained the same model three times with DeepSpeed, with one seed
+# In December 2025 a user trained the same model three times with DeepSpeed, with the same seed
 # (deepspeedai/DeepSpeed, issue 7718). Up to version 0.17.5, with ZeRO-2, the gradient norms of the
 # first steps were 4.74, 3.98 and 6.03. From 0.17.6 on, also with ZeRO-2, they were 1.63, 1.49 and
 # 3.25, while the losses agreed to four digits at first: 1.4401, 1.3686. With ZeRO-3 the new version
-# gave 4.77. Nothing failed and nothing warned. In August 2026 issue 8224 gave a cause for a case of
-# this kind, in versions 0.18.3 to 0.19.3 with bfloat16: **a module that is used twice in a step**,
-# such as an encoder applied to two inputs, gets its gradient in two pieces, and the reduction left
-# one of them out. A fix came five days later (pull request 8245). Whether both issues have the same
-# cause is not said there.
+# gave 4.77. There was no error and no warning. In August 2026 issue 8224 gave the cause of a
+# similar fault, in versions 0.18.3 to 0.19.3 with bfloat16: **a module that is used twice in a
+# step**, such as an encoder applied to two inputs, gets its gradient in two pieces, and the
+# reduction left one of them out. A fix came five days later (pull request 8245). It is not the
+# fault of the first issue: that one was fixed in 0.18.3 (a maintainer, huggingface/trl, issue
+# 4540), **the version in which this one began**. Only a comparison with a different version or a
+# different stage showed either of them.
 #
-# The mistake is easy to make when gradients leave as soon as they are made. Here it is in our own
-# ZeRO-2, with one layer that is applied to two inputs:
+# The mistake is easy to make when gradients are sent as soon as they are computed. The next cells
+# make it in our own ZeRO-2, with one layer that is applied to two inputs:
 
 
 # %% used_twice
@@ -1437,17 +1554,18 @@ table.append({"sharded gradient": "one process", "loss": f"{loss:.4f}", "norm": 
 draw.table(table, title=f"A layer used twice in a step, {NUM_RANKS} ranks, emulated")
 
 # %% [markdown]
-# **What was seen**: the same losses at first, other gradient norms. **What it was**: one of two
-# pieces of a gradient. **What finds it in minutes**: compare one step's gradient with that of one
-# process, for a model with a module that is used twice. The loss of the first step can never show
-# it, since it comes before any gradient is used. Lab 7 asks for this comparison.
+# **What was seen**: the same losses at first, but different gradient norms. **What it was**: one of
+# two pieces of a gradient was lost. **What finds it in minutes**: comparing one step's gradient
+# with that of one process, for a model with a module that is used twice. The loss of the first step
+# can never show this fault, because it is computed before any gradient is used. Lab 7 asks for this
+# comparison.
 #
-# ### Divided once too often
+# ### torchtune divided its gradients once too often
 #
-# In December 2024 gradients in torchtune turned out to be too small by the world size, 8 in the
-# reviewer's run (pytorch/torchtune, pull request 2172). FSDP and DDP divide the sum of the
+# In December 2024 gradients in torchtune turned out to be too small by a factor of the world size,
+# 8 in the reviewer's run (pytorch/torchtune, pull request 2172). FSDP and DDP divide the sum of the
 # gradients by the number of ranks; torchtune divided by the number of all ranks' tokens as well.
-# The loss curves looked the same. Here is why:
+# The loss curves looked the same. The next cell shows why:
 
 
 # %% divided_twice
@@ -1473,28 +1591,84 @@ for name, make_optimizer in (
     print(f"{name:<5} with gradients of an eighth: moves {ratios[name]:.2f} times as far")
 
 # %% [markdown]
-# AdamW divides each gradient by its own size, so that a factor cancels; clipping to a norm hides it
-# as well. SGD moves an eighth of the way. A comparison with one process shows the factor at once. A
-# loss curve with AdamW does not.
+# AdamW divides each gradient by its own size, so a constant factor cancels; clipping to a norm
+# hides it as well. SGD moves an eighth as far. A comparison with one process shows the factor at
+# once. A loss curve with AdamW does not.
 #
-# (The third mistake of this kind is in lab 7: the norm for **clipping**, taken over each rank's own
-# shard. Then the clipping depends on the number of GPUs; torch issue 170862 is one such report.)
+# (A third mistake of this kind is in lab 7: each rank computes the norm for **clipping** over its
+# own shard only. Then the clipping depends on the number of GPUs; torch issue 170862 is one such
+# report.)
+
+# %% [markdown]
+# ### Find the bug: an optimizer that holds the old weights
+#
+# 8 minutes · medium
+#
+# A colleague shards a layer with `fully_shard`. The gradients are computed, and the optimizer steps
+# without an error. Yet the loss does not fall. Run the check, read what the audit of the run found,
+# and repair the function.
+#
+# <details><summary>Hint</summary>
+#
+# `fully_shard` replaces each parameter with a DTensor. Which tensors does the optimizer hold?
+# </details>
+
+
+# %% sharded_losses tags=["turn"]
+def sharded_losses(layer, rows, num_steps):
+    """The loss before each of some AdamW steps of a layer that FSDP2 shards."""
+    ### BEGIN SOLUTION
+    fully_shard(layer)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.01)
+    ### INSTEAD
+    # optimizer = torch.optim.AdamW(layer.parameters(), lr=0.01)
+    # fully_shard(layer)
+    ### END SOLUTION
+    losses = []
+    for _ in range(num_steps):
+        loss = layer(rows).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+# %% check_sharded_losses
+def losses_on_a_rank():
+    """The losses of 10 steps."""
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 8)
+    return sharded_losses(layer, rows_of(0, torch.float32)[:, :8], 10)
+
+
+with check.turn("sharded_losses"):
+    run = ws.run(losses_on_a_rank, **EMULATED, audit=True)
+    first, *_, last = run.values[0]
+    if not last < 0.9 * first:
+        hint = "; ".join(f"audit: {one.what}. Cure: {one.cure}" for one in run.audit.findings)
+        raise CheckFailed("a loss that falls", f"{first:.4f}, and {last:.4f} ten steps later", hint)
+    print(f"Right. The loss falls from {first:.4f} to {last:.4f} in ten steps.")
+
+# %% [markdown]
+# No error was raised, because an optimizer may hold tensors that never get a gradient: it skips
+# them.
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
 #
 # | Number | Threshold | Where it comes from |
 # |---|---|---|
-# | 16 bytes a parameter | ZeRO shards 12, 14, 16 of them | 2 + 2 + 12; section 3 |
+# | 16 bytes a parameter | stages 1, 2, 3 shard 12, 14, 16 of them | 2 + 2 + 12; section 3 |
 # | 2, 2, 2, 3 passes of P (N - 1)/N | full sharding sends 1.5 times DDP | section 4 |
-# | R/β tokens a GPU hide full sharding | 1,200 on 8 A100, 2,300 on 8 H100 | section 6 |
+# | R/β tokens a GPU hide full sharding | 1,200 on 8 A100s, 2,300 on 8 H100s | section 6 |
 # | 33 million elements a call | smaller gathers are slow | FSDP, figure 2b; section 4 |
 # | 4R/B bytes a second in all | fetching the optimizer state in a step's time | section 4 |
 
 # %% [markdown]
 # ## 8. Problems
 #
-# 1. Llama 2 7B has 6.74 billion parameters, and you have 8 GPUs of 40 GB. Which is the first stage
+# 1. Llama 2 7B has 6.74 billion parameters, and you have 8 GPUs of 40 GB. What is the lowest stage
 #    that leaves 12 GB for activations?
 #
 # <details><summary>Answer</summary>
@@ -1505,32 +1679,35 @@ for name, make_optimizer in (
 # </details>
 #
 # 2. A step accumulates the gradients of 4 micro-batches. How many passes of P (N - 1)/N does each
-#    stage send in a step, if none may hold more than the table of section 4 says?
+#    stage send in a step, if none may hold more than the table of section 4 shows?
 #
 # <details><summary>Answer</summary>
 #
-# DDP and stage 1 hold whole gradients, so they add locally and send once: **2**. Stage 2 may not
-# keep whole gradients: a reduce-scatter for each micro-batch, and one all-gather: 4 + 1 = **5**.
-# Stage 3 gathers twice and reduces once for each: 4 × 3 = **12**. With whole gradients kept (2P
-# bytes more) stage 3 sends 4 × 2 + 1 = 9; with the weights kept between passes too, it is stage 1.
+# DDP and stage 1 hold whole gradients, so they accumulate locally and send once: **2**. Stage 2 may
+# not keep whole gradients: it needs a reduce-scatter for each micro-batch, and one all-gather: 4 +
+# 1 = **5**. Stage 3 gathers twice and reduces once for each micro-batch: 4 × 3 = **12**. If it
+# keeps whole gradients (2P bytes more), stage 3 sends 4 × 2 + 1 = 9; if it also keeps the weights
+# between passes, it is stage 1.
 #
 # </details>
 #
-# 3. A training run has a global batch of 4 million tokens. β is 292 GB/s on 64 H100 and 118 GB/s on
-#    1,024; R is 794 TFLOP/s. Does full sharding wait on 64 GPUs? On 1,024?
+# 3. A training run has a global batch of 4 million tokens. β is 292 GB/s on 64 H100s and 118 GB/s
+#    on 1,024; R is 794 TFLOP/s. Does a step with full sharding wait for communication on 64 GPUs?
+#    On 1,024?
 #
 # <details><summary>Answer</summary>
 #
 # On 64: 62,500 tokens a GPU against R/β = 794,000 / 292 = 2,720. It does not wait. On 1,024: 3,906
 # tokens against 794,000 / 118 = 6,730. It waits, and a step takes at least 6,730 / 3,906 = 1.7
-# times its compute. A larger batch, HSDP, or tensor parallelism in the node (week 8) are the ways
-# out.
+# times its compute. A larger batch, HSDP, or tensor parallelism within the node (week 8) would
+# help.
 #
 # </details>
 #
 # 4. The tables of section 6 leave the update out. Adam reads and writes 28 bytes for each parameter
-#    that a rank updates. An H100 moves 3.35 TB/s. What does the update of 8 billion parameters take
-#    with DDP, and sharded over 8? Compare it with the compute of 8,192 tokens at 794 TFLOP/s.
+#    that a rank updates. An H100 moves 3.35 TB/s. How long does the update of 8 billion parameters
+#    take with DDP, and how long if it is sharded over 8 GPUs? Compare it with the compute of 8,192
+#    tokens at 794 TFLOP/s.
 #
 # <details><summary>Answer</summary>
 #
@@ -1540,29 +1717,31 @@ for name, make_optimizer in (
 #
 # </details>
 #
-# 5. You are given 512 H100 of 80 GB in nodes of 8 and Llama 3 70B (70.6 billion parameters). You
-#    want HSDP with as few GPUs in a group of shards as possible, and half of the memory for
-#    activations. How many? What does a rank send across nodes in the all-reduce between the copies?
+# 5. You are given 512 H100s of 80 GB in nodes of 8 and Llama 3 70B (70.6 billion parameters). You
+#    want HSDP with as few GPUs in a shard group as possible, and half of the memory for
+#    activations. How many GPUs are in a group? What does a rank send across nodes in the all-reduce
+#    between the replicas?
 #
 # <details><summary>Answer</summary>
 #
-# 16 × 70.6 = 1,130 GB. In one node: 141 GB a GPU, too much. 40 GB a GPU takes 28.2 GPUs, so **32**,
-# four nodes: 35.3 GB. There are 16 copies. A shard's gradients are 2 × 70.6 / 32 = 4.4 GB in
-# bfloat16; a ring of 16 sends 2 × 15/16 × 4.4 = 8.3 GB of them from each rank. Its three passes
-# within the group, 31/32 × 3 × 141.2 GB, cross nodes as well, because a group has four nodes.
+# 16 × 70.6 = 1,130 GB. Within one node that is 141 GB a GPU: too much. 40 GB a GPU takes 28.2 GPUs,
+# so **32**, four nodes: 35.3 GB on each. There are 16 replicas. A shard's gradients are 2 × 70.6 /
+# 32 = 4.4 GB in bfloat16; in a ring of 16 each rank sends 2 × 15/16 × 4.4 = 8.3 GB. The three
+# passes within the group, 31/32 × 3 × 141.2 GB, cross nodes as well, because a group has four
+# nodes.
 #
 # </details>
 
 # %% [markdown]
 # ## 9. Self-check
 #
-# First, your predictions beside the results.
+# First, compare your predictions with the results.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week07", seed=seed)
@@ -1570,16 +1749,17 @@ quiz.ask("week07", seed=seed)
 # %% [markdown]
 # ## To take with you
 #
-# - Training holds 16 bytes for each parameter, and twelve of them serve the optimizer alone. Adam
-#   treats each number by itself, so each rank can do a part.
-# - ZeRO-1 and ZeRO-2 send what DDP sends: they stop between the halves of the all-reduce. ZeRO-3
-#   and FSDP send one and a half times as much.
-# - R/β tokens on each GPU hide what full sharding sends. What stays are the first gather, the last
-#   reduction, and copies in each layer: "5 to 15%" with a few thousand tokens on each GPU.
-# - Sharding shrinks states. Activations stay, and for one long sequence they are most of the peak.
+# - Training holds 16 bytes for each parameter, and twelve of them are used only by the optimizer.
+#   Adam updates each element independently, so each rank can update a part.
+# - ZeRO-1 and ZeRO-2 send as many bytes as DDP: they update between the two halves of the
+#   all-reduce. ZeRO-3 and FSDP send one and a half times as many.
+# - R/β tokens on each GPU hide what full sharding sends. What remains are the first gather, the
+#   last reduction, and copies in each layer: "5 to 15%" with a few thousand tokens on each GPU.
+# - Sharding shrinks model states. Activations stay, and for one long sequence they are most of the
+#   peak.
 # - A gathered weight is free only when nothing refers to it any longer.
-# - What one process would compute is the test of every sharded gradient.
+# - Test every sharded gradient against the one that a single process computes.
 #
-# **Now the lab**: [lab 7, ZeRO-1, 2 and 3 by hand](../labs/lab07/lab07.ipynb). Modules, hooks, tied
-# parameters, prefetch, and clipping by the norm of all shards. Then **week 8**, *Tensor
-# parallelism*: cutting a single product in two.
+# **Now the lab**: [lab 7, ZeRO-1, 2 and 3 by hand](../labs/lab07/lab07.ipynb). You handle modules,
+# hooks, tied parameters, prefetch, and clipping by the norm of all shards. Then **week 8**, *Tensor
+# parallelism*: splitting a single matmul.

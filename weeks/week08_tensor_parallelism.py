@@ -9,22 +9,23 @@
 # | You do not need | torch's DTensor, Megatron-LM |
 # | Afterwards | lab 8, *a tensor-parallel transformer block by hand* |
 #
-# Data parallelism and ZeRO cut what training *stores*, and give every rank whole products to
-# compute. **Tensor parallelism** cuts the products themselves: each GPU multiplies by a part of a
-# weight, for the same tokens, and the parts of the result are put together. Shoeybi et al. 2019
-# (*Megatron-LM*, section 3) found a pair of cuts that needs one sum for two products.
+# Data parallelism and ZeRO shard what training *stores*, and every rank still computes whole
+# matmuls. **Tensor parallelism** splits the matmuls themselves: each GPU multiplies the same tokens
+# by a part of a weight, and the partial results are combined. Shoeybi et al. 2019 (*Megatron-LM*,
+# section 3) found a pair of splits that needs only one all-reduce for two matmuls.
 #
 # **N** is the number of ranks, **d** the width of the model, **F** the hidden width of its MLP,
-# **B** the tokens that go through the model at a time. All N ranks work on the same B tokens.
+# **B** the number of tokens that go through the model at a time. All N ranks work on the same B
+# tokens.
 
 # %% [markdown]
 # ## 1. The question
 #
-# > How can several GPUs share a single matrix product, what must they send each other for it, and
-# > when is it faster than not sharing?
+# > How can several GPUs share a single matmul, what must they send each other to do so, and when is
+# > that faster than one GPU?
 #
-# Afterwards you can cut every part of a transformer, say which collective each cut costs in forward
-# and in backward, and compute up to how many ranks it pays on a given link.
+# Afterwards you can split every part of a transformer, say which collective each split costs in
+# forward and in backward, and compute up to how many ranks it pays on a given link.
 
 # %% parameters tags=["parameters"]
 world_size = 2  # ranks in the experiments on this machine: 2 or 4
@@ -67,7 +68,7 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# Four numbers. All weights and activations are bfloat16.
+# The next cell asks for four numbers. All weights and activations are bfloat16.
 
 # %% predict
 predictions.ask("sent in forward, 12 layers of 512", predicted_sent_mib, "MiB", section=6)
@@ -84,9 +85,9 @@ predictions.ask("speed-up of a Llama layer, 8 H100", predicted_speed_up, "times"
 # %% [markdown]
 # ## 3. Build it worse first
 #
-# ### One product, two cuts
+# ### Two ways to split one matmul: by columns and by rows
 #
-# Multiply B rows of d numbers by a weight of d × F. There are two ways to give each rank a part of
+# Multiply B rows of d elements by a weight of d × F. There are two ways to give each rank a part of
 # the weight, here for two ranks:
 #
 # ```text
@@ -102,10 +103,11 @@ predictions.ask("speed-up of a Llama layer, 8 H100", predicted_speed_up, "times"
 #  gives its columns of the outputs        gives a partial sum of every output
 # ```
 #
-# (Weights lie as in Megatron's paper, a row for each *input*. torch's `Linear` stores the
-# transpose.) A cut by columns needs no communication to compute, and leaves each rank with some of
-# the outputs: an **all-gather** makes them whole. A cut by rows wants inputs that are cut already,
-# and leaves each rank with a wrong value of every output: an **all-reduce** adds them up.
+# (Weights are laid out as in Megatron's paper, with a row for each *input*. torch's `Linear` stores
+# the transpose.) A split by columns needs no communication to compute, and leaves each rank with
+# some of the outputs: an **all-gather** completes them. A split by rows needs inputs that are
+# already split, and leaves each rank with a partial sum of every output: an **all-reduce** adds
+# them up.
 
 
 # %% cuts
@@ -137,10 +139,11 @@ def product(inputs, weight, cut):
 
 
 # %% [markdown]
-# ### The MLP, with every product made whole
+# ### The MLP, with a collective after every matmul
 #
-# The MLP of a transformer is two products with a nonlinearity between: d → F → d, with F = 4d and
-# ReLU here. Each can be cut either way. Run all four for real, and compare them with one process.
+# The MLP of a transformer is two matmuls with a nonlinearity in between: d → F → d, here with
+# F = 4d and ReLU. Each can be split either way. Run all four combinations for real, and compare
+# them with one process.
 
 
 # %% example
@@ -180,9 +183,9 @@ for two_cuts in CUTS:
     assert difference < 1e-4
 
 # %% [markdown]
-# All four are right. Now what they send, on four emulated ranks in bfloat16. **S** is the size of
-# the MLP's output, 2Bd bytes; the last column divides by $S (N-1)/N$, what a ring needs to gather
-# or to reduce S bytes once.
+# All four are right. Now count what they send, on four emulated ranks in bfloat16. **S** is the
+# size of the MLP's output, 2Bd bytes; the last column divides by $S (N-1)/N$, what a ring needs to
+# gather or to reduce S bytes once.
 
 # %% naive_bytes
 table = []
@@ -193,10 +196,10 @@ for two_cuts in CUTS:
 draw.table(table, title=f"An MLP, every product made whole: {NUM_RANKS} ranks, emulated")
 
 # %% [markdown]
-# The hidden numbers are four times as many as the outputs, and an all-reduce is two passes: so the
-# four ways cost 4 + 1, 4 + 2, 8 + 1 and 8 + 2. Look at the second row. It gathers the hidden
-# columns so that every rank has all of them, and then the cut by rows takes from each rank all but
-# its own columns. **They are the columns that the rank had before the gather.**
+# There are four times as many hidden elements as outputs, and an all-reduce is two passes: so the
+# four combinations cost 4 + 1, 4 + 2, 8 + 1 and 8 + 2. Look at the second row. It gathers the
+# hidden columns so that every rank has all of them, and then the split by rows uses only some of
+# them on each rank. **They are the columns that the rank had before the gather.**
 #
 # ## 4. Build it well
 #
@@ -211,14 +214,14 @@ draw.table(table, title=f"An MLP, every product made whole: {NUM_RANKS} ranks, e
 #  backward   f: all-reduce of the gradient of rows                 g: nothing
 # ```
 #
-# ReLU acts on each hidden number alone, so a rank can apply it to its own columns. (The other order
-# does not allow that: $\mathrm{ReLU}(a) + \mathrm{ReLU}(b)$ is not $\mathrm{ReLU}(a + b)$, and
+# ReLU acts on each hidden element alone, so a rank can apply it to its own columns. (The opposite
+# order does not allow that: $\mathrm{ReLU}(a) + \mathrm{ReLU}(b)$ is not $\mathrm{ReLU}(a + b)$, so
 # partial sums would have to be added first.)
 #
 # Backward is the mirror image. The gradient of a sum is the gradient of each term, so at **g** each
-# rank goes on with what it has. At **f** the same rows went to N places, so their gradient is the
-# sum of N gradients. Megatron's paper calls f and g *conjugate*: what one does in forward, the
-# other does in backward.
+# rank continues with the gradient that it has. At **f** the same rows went to N ranks, so their
+# gradient is the sum of N gradients. Megatron's paper calls f and g *conjugate*: what one does in
+# forward, the other does in backward.
 
 
 # %% pair
@@ -271,12 +274,12 @@ print(f"forward and backward send {passes:g} passes of S (N-1)/N, two each")
 draw.timeline(paired.timeline, title=f"The pair, forward and backward, emulated on {cluster}")
 
 # %% [markdown]
-# Two passes in forward instead of five to ten, one all-reduce. Each rank computes 1/N of the flops
-# and holds 1/N of both weights and of the hidden activations. Note what is **not** cut: the rows
-# that come in and the outputs that go out are whole on every rank.
+# Forward takes two passes instead of five to ten: one all-reduce. Each rank computes 1/N of the
+# FLOPs and holds 1/N of both weights and of the hidden activations. Note what is **not** split: the
+# incoming rows and the outputs are replicated on every rank.
 #
-# This example is tiny, and communicates for as long as it computes. Section 6 says when that is
-# different.
+# This example is tiny, and communicates for as long as it computes. Section 6 shows when compute
+# dominates.
 
 # %% [markdown]
 # ### Your turn: the bytes of a layer
@@ -284,13 +287,12 @@ draw.timeline(paired.timeline, title=f"The pair, forward and backward, emulated 
 # 5 minutes · easy
 #
 # A transformer layer is two such pairs: attention is the other one, as you will see next. Write the
-# bytes that a rank puts on the wire for one layer, forward **and** backward, in bfloat16 and with
-# rings.
+# bytes that a rank sends for one layer, forward **and** backward, in bfloat16 and with rings.
 #
 # <details><summary>Hint</summary>
 #
-# How many all-reduces are there in forward, and how many in backward? Each is of B × d numbers of
-# two bytes, and sends 2 (N - 1)/N of them.
+# How many all-reduces are there in forward, and how many in backward? Each has B × d elements of
+# two bytes, and a rank sends 2 (N - 1)/N times that.
 #
 # </details>
 
@@ -316,14 +318,14 @@ with check.turn("layer_sent_bytes"):
     print("Right: 8 numbers for each token and unit of width, times (N - 1)/N, times two bytes.")
 
 # %% [markdown]
-# SC21 (Narayanan et al. 2021, section 3.2) has the same: $8bsh\frac{t-1}{t}$ numbers a layer, for b
-# sequences of s tokens, width h and t ranks.
+# SC21 (Narayanan et al. 2021, section 3.2) has the same: $8bsh\frac{t-1}{t}$ elements per layer,
+# for b sequences of s tokens, width h and t ranks.
 #
-# ### Attention: cut by heads
+# ### Attention is split by heads
 #
-# Each head attends on its own. Query, key and value are products cut **by columns**, whole heads to
-# a rank; the output projection reads the heads' results side by side and is cut **by rows**.
-# Between the two, a rank computes attention for its heads and sends nothing.
+# Each head attends independently. The query, key and value matmuls are split **by columns**, with
+# whole heads on each rank; the output projection reads the concatenated results of the heads and is
+# split **by rows**. Between the two, a rank computes attention for its heads and sends nothing.
 #
 # ```text
 #              ┌─ query, key, value of heads 0, 1 ─► attention ─► output, its rows ─┐
@@ -331,16 +333,17 @@ with check.turn("layer_sent_bytes"):
 #              └─ query, key, value of heads 2, 3 ─► attention ─► output, its rows ─┘
 # ```
 #
-# With **grouped heads**, several query heads share a key and a value head, and must be on its rank.
-# Llama 3 8B has 32 query heads and 8 of keys and values, so at most **8** ranks can share a layer
-# before keys and values have to be copied.
+# With **grouped-query attention** (GQA), several query heads share a key and a value head, and must
+# be on the same rank as these. Llama 3 8B has 32 query heads and 8 key and value heads, so at most
+# **8** ranks can share a layer before keys and values have to be replicated.
 #
-# ### The same by torch: DTensor
+# ### The same with torch's DTensor
 #
-# torch cuts modules by a plan. A `DTensor` is a tensor with a *placement* on each axis of a mesh:
-# `Shard(dim)`, `Replicate()`, or `Partial()` for sums that are still to be added. A cut by columns
-# is `ColwiseParallel`, by rows `RowwiseParallel`, and `parallelize_module` replaces the weights and
-# adds hooks that convert what goes in and out. The course's transformer needs no change for it.
+# torch splits modules according to a plan. A `DTensor` is a tensor with a *placement* on each mesh
+# dimension: `Shard(dim)`, `Replicate()`, or `Partial()` for sums that are still to be added. A
+# split by columns is `ColwiseParallel`, one by rows `RowwiseParallel`, and `parallelize_module`
+# replaces the weights and adds hooks that convert inputs and outputs. The course's transformer
+# needs no change for it.
 
 
 # %% dtensor
@@ -437,22 +440,23 @@ print(f"forward: {counted['forward']}; backward: {counted['backward']}")
 assert error_of(layers["first plan"], alone) < 1e-5
 
 # %% [markdown]
-# The gradients are right, and forward has its two all-reduces. Backward has five, where the
-# formula above, and Megatron's paper, say two.
+# The gradients are right, and forward has its two all-reduces. Backward has five, whereas the
+# formula above and Megatron's paper have two.
 #
 # ### Find the bug: three all-reduces too many
 #
 # 10 minutes · medium
 #
-# Each of the five all-reduces is as large as the two that ought to be there. Find out where they
-# come from, and write a plan that has two. `PrepareModuleInput(input_layouts=...,
-# desired_input_layouts=...)` is a cut for any module: it makes its inputs DTensors of the first
-# placement and converts them to the second; both are tuples with a placement for each input.
+# Each of the five all-reduces is as large as each of the two that there should be. Find out where
+# they come from, and write a plan that has two.
+# `PrepareModuleInput(input_layouts=..., desired_input_layouts=...)` can be applied to any module:
+# it turns the module's inputs into DTensors with the first placement and converts them to the
+# second; both are tuples with a placement for each input.
 #
 # <details><summary>Hint</summary>
 #
-# f sums the gradients of the rows over the ranks. Query, key and value each have an f of their own
-# here. What changes if the rows become a DTensor once, where they enter `attention`? DTensor adds
+# f sums the gradients of the rows over the ranks. Query, key and value each have their own f here.
+# What changes if the rows become a DTensor only once, where they enter `attention`? DTensor adds
 # `Partial` gradients of one tensor before it reduces them.
 #
 # </details>
@@ -485,9 +489,9 @@ with check.turn("lean_plan"):
     print("Right: the gradients of query, key and value are added first, and reduced once.")
 
 # %% [markdown]
-# Fused projections, one weight for query, key and value as in Megatron-LM, have that one f by
-# construction. Nothing warns of the slower form: its gradients are right. Only the wire shows it.
-# From here on:
+# Fused projections, with one weight for query, key and value as in Megatron-LM, have only one f by
+# construction. Nothing warns you of the slower plan: its gradients are right. Only the
+# communication shows it. From here on we use these plans:
 
 
 # %% plans
@@ -502,25 +506,26 @@ def tensor_plan(edge=Replicate):
 layers["tensor"] = ws.run(layer_pass, tensor_plan, **EMULATED)
 
 # %% [markdown]
-# ### The embedding and the loss: cut by vocabulary
+# ### The embedding and the loss are split by vocabulary
 #
-# Llama 3's vocabulary has 128,256 tokens. In the 8B model, embedding and head have as many weights
-# as nearly five layers. Cut both along the vocabulary:
+# Llama 3's vocabulary has 128,256 tokens. In the 8B model, embedding and LM head have nearly as
+# many weights as five layers. Split both along the vocabulary:
 #
-# - **Embedding**: a rank looks up the tokens that it has and takes zeros for the others. The
+# - **Embedding**: a rank looks up the tokens whose rows it has and uses zeros for the others. The
 #   all-reduce that follows adds one row to N - 1 rows of zeros.
-# - **Head**: a cut by columns. Each rank has the logits of its part of the vocabulary.
-# - **Loss**: it needs no whole logits. For each token
+# - **LM head**: it is split by columns. Each rank has the logits of its part of the vocabulary.
+# - **Loss**: it does not need all logits on one rank. For each token
 #
 # $$\text{loss} = \log \sum_v e^{z_v - m} + m - z_\text{target}, \qquad m = \max_v z_v$$
 #
 # so a rank can compute its own maximum, its own sum of exponentials and, if the target is in its
-# part, $z_\text{target}$. **Three all-reduces of one number a token** replace a gather of 128,256
-# numbers a token: the paper's remark that losses are sent and not logits (Megatron-LM, section 3),
-# counted out. The gradient of a logit, $p_v$ minus 1 at the target, needs nothing more.
+# part, $z_\text{target}$. **Three all-reduces of one number per token** replace an all-gather of
+# 128,256 numbers per token. This is what the paper means by communicating losses instead of logits
+# (Megatron-LM, section 3). The gradient of a logit, $p_v$ minus 1 at the target, needs no further
+# communication.
 #
-# torch's name for it is `loss_parallel`. The head of Llama 3 8B on paper, one sequence of 8,192
-# tokens, forward and backward, on one H100 and on eight:
+# torch's name for it is `loss_parallel`. The next cell runs the LM head of Llama 3 8B on paper,
+# with one sequence of 8,192 tokens, forward and backward, on one H100 and on eight:
 
 # %% head_pass
 import contextlib
@@ -562,20 +567,20 @@ for how, num_gpus in (("one GPU", 1), ("logits gathered", 8), ("loss cut, too", 
 draw.table(table, title="Embedding, head and loss of Llama 3 8B, 8,192 tokens, on paper")
 
 # %% [markdown]
-# Gathering the logits undoes what the cut had saved: every rank holds as much as a single GPU did.
-# With the loss cut as well, a rank holds a sixth, and takes a fifth of the time. The three further
-# all-reduces are 32 KiB each.
+# Gathering the logits undoes what the split had saved: every rank holds as much as a single GPU
+# did. With the loss split as well, a rank holds a sixth, and takes a fifth of the time. The three
+# additional all-reduces are 32 KiB each.
 #
-# ### Sequence parallelism: cut what is left
+# ### Sequence parallelism splits the norms and the residual stream
 #
-# Between the pairs stand the norms and the residual stream. Every rank computes them for all
-# tokens, the same work N times, and keeps their inputs for backward. Counted by Korthikanti et al.
-# 2022 (*Reducing activation recomputation*, equation 2), for GPT's layer with dropout and t ranks:
+# Between the pairs are the norms and the residual stream. Every rank computes them for all tokens,
+# the same work N times, and keeps their inputs for backward. For GPT's layer with dropout and t
+# ranks, Korthikanti et al. 2022 (*Reducing activation recomputation*, equation 2) count
 #
 # $$sbh\left(10 + \frac{24}{t} + \frac{5as}{ht}\right) \text{ bytes}$$
 #
-# The 10 does not shrink. But a norm treats each *token* alone, so it can be cut along the sequence,
-# and an all-reduce is a reduce-scatter and an all-gather (week 2):
+# The 10 does not shrink. But a norm treats each *token* alone, so it can be split along the
+# sequence, and an all-reduce is a reduce-scatter and an all-gather (week 2):
 #
 # ```text
 #  tensor     norm, all tokens ─ f ─► pair ─ all-reduce ─► + ─► norm, all tokens ─ f ─► ...
@@ -583,21 +588,21 @@ draw.table(table, title="Embedding, head and loss of Llama 3 8B, 8,192 tokens, o
 # ```
 
 # %% [markdown]
-# ### Your turn: what becomes of the all-reduces
+# ### Your turn: what replaces the all-reduces
 #
 # 10 minutes · medium
 #
-# With whole norms a layer has two all-reduces of S bytes in forward, the g of attention and of the
-# MLP, and two in backward, their f. Write what a layer with cut norms has in their place: for each
-# direction its collectives in the order in which they run, with the bytes that a rank sends for
-# each in a ring, such as `("all_reduce", 2 * size_bytes * (num_ranks - 1) / num_ranks)`.
+# With replicated norms a layer has two all-reduces of S bytes in forward, the g of attention and of
+# the MLP, and two in backward, their f. Write what a layer with sequence parallelism has instead:
+# for each direction its collectives in the order in which they run, with the bytes that a rank
+# sends for each in a ring, such as `("all_reduce", 2 * size_bytes * (num_ranks - 1) / num_ranks)`.
 #
 # <details><summary>Hint</summary>
 #
-# For forward, go along the lower line of the picture. For backward, go back from its end: rows that
-# were gathered went to N places, so their gradients are added, and each rank keeps its part; what
-# was added and cut has a gradient of which each rank has a part. And an all-reduce is two halves:
-# how many bytes are left for each?
+# For forward, follow the lower line of the picture. For backward, follow it from its end: rows that
+# were gathered went to N ranks, so their gradients are added, and each rank keeps its part; the
+# gradient of a reduce-scatter's result is split over the ranks. And an all-reduce has two halves:
+# how many bytes does each of them send?
 #
 # </details>
 
@@ -638,9 +643,9 @@ with check.turn("with_cut_norms"):
 
 # %% [markdown]
 # So f becomes an all-gather in forward and a reduce-scatter in backward, g the reverse. The bytes
-# on the wire are the same, and the 10 is divided by t: $sbh(34/t + 5as/(ht))$. (That is sequence
-# parallelism as Korthikanti et al. mean it. Li et al. 2021 gave the same name to cutting attention
-# too, which is called context parallelism today and comes below.)
+# sent are the same, and the 10 is divided by t: $sbh(34/t + 5as/(ht))$. (That is sequence
+# parallelism as Korthikanti et al. define it. Li et al. 2021 gave the same name to splitting
+# attention as well, which is now called context parallelism and described below.)
 
 
 # %% sequence_plan
@@ -684,19 +689,19 @@ predictions.reveal("bytes with norms cut over without", ratio)
 draw.table(table, title=f"A layer of the small transformer, {NUM_TOKENS} tokens, emulated")
 
 # %% [markdown]
-# With rings the bytes are equal, to the last one. And each rank holds
-# less. By count on the course's layer (`Shape.layer_activation_bytes`), for width d, K numbers of
-# keys and of values, H heads and hidden width F, a layer keeps for each token
+# With rings the bytes are exactly equal, and each rank holds less. Counted on the course's layer
+# (`Shape.layer_activation_bytes`), with width d, K elements each of keys and of values, H heads and
+# hidden width F, a layer keeps for each token
 #
 # ```text
 # replicated with tensor parallelism   2d + 2d + 2d + 2d + 8         inputs, outputs of both norms
-# cut by tensor parallelism            (2d + 4K + 2d + 4H + 8F) / N  heads and hidden columns
+# split by tensor parallelism          (2d + 4K + 2d + 4H + 8F) / N  heads and hidden columns
 # ```
 #
-# Sequence parallelism divides the first line by N as well. torch's DTensor divides half of it: it
-# keeps what each pair multiplied, which is the *gathered* output of the norm. Megatron-LM keeps
-# only its slice and gathers once more in backward (Korthikanti et al. 2022, section 4.2.2), beside
-# compute.
+# Sequence parallelism divides the first line by N as well. torch's DTensor divides only half of it:
+# it keeps the input of each pair's matmul, which is the *gathered* output of the norm. Megatron-LM
+# keeps only its slice and gathers again in backward (Korthikanti et al. 2022, section 4.2.2),
+# overlapped with compute.
 
 
 # %% held_formula
@@ -726,16 +731,21 @@ draw.memory(bars, title="What a layer of Llama 3 8B keeps of 8,192 tokens, compu
 
 # %% [markdown]
 # For a layer of Llama 3 8B and one sequence of 8,192 tokens that is 1,381 MB on one GPU, 411 on
-# each of eight with tensor parallelism, 294 with torch's sequence parallelism, and 176 with all but
-# the 4 MB of the rotation divided by eight. The formula agrees with the emulated layer to 0.1%.
+# each of eight with tensor parallelism, 294 with torch's sequence parallelism, and 176 with
+# everything but the 4 MB of RoPE tables divided by eight. The formula agrees with the emulated
+# layer to 0.1%.
 #
-# ### Both on one timeline
+# ### Sequence parallelism shortens a layer on paper
 #
-# A layer of Llama 3 8B on eight H100, on paper, forward and backward: the same products, with four
-# all-reduces, and with four all-gathers and four reduce-scatters. Nothing is hidden here. In
-# forward nothing can be: each product needs what the collective before it brings. In backward the
-# gradient of the first weight does not wait for f's sum, and Megatron-LM computes it meanwhile;
-# this plan does not.
+# The picture shows a layer of Llama 3 8B on eight H100s, on paper, forward and backward: the same
+# matmuls with four all-reduces, and with four all-gathers and four reduce-scatters. Nothing is
+# hidden here, because each matmul needs the result of the collective before it. In backward the
+# gradient of the first weight does not depend on f's sum, and Megatron-LM computes it meanwhile;
+# this plan does not. **Asynchronous tensor parallelism** hides communication in forward, too: it
+# splits a matmul and its collective into chunks and sends one while it multiplies the next.
+# PyTorch reports up to 29% shorter forward passes and steps 8% shorter for a Llama 3 of 7 billion
+# parameters (discuss.pytorch.org, topic 209487, September 2024); Megatron-LM's flag for it is
+# `--tp-comm-overlap`.
 
 
 # %% llama_layer
@@ -786,18 +796,18 @@ timelines = {"tensor": of_passes(llama[8]), "and sequence": of_passes(by_sequenc
 draw.timelines(timelines, title="A layer of Llama 3 8B, 8 H100, 8,192 tokens, on paper")
 
 # %% [markdown]
-# The two halves take longer than one all-reduce here: for an all-reduce the switches of an H100
-# node do the adding, which saves bytes. Still the layer is shorter, because each rank computes the
-# norms of an eighth of the tokens. How much shorter depends on the norm: this one is several passes
-# over memory, and a fused kernel is one. Korthikanti et al. (section 6.2) measured both effects:
-# the halves ran slower, and forward through a layer of their model of 22 billion parameters took
-# 7.2 ms, not 7.7.
+# The two halves take longer than one all-reduce here: in an all-reduce the switches of an H100 node
+# do the adding (NVLS), which saves bytes. Still the layer takes less time, because each rank
+# computes the norms of only an eighth of the tokens. How much shorter depends on the norm: this one
+# is several passes over memory, and a fused kernel is one. Korthikanti et al. (section 6.2)
+# measured both effects: the halves ran slower, and forward through a layer of their model of 22
+# billion parameters took 7.2 ms instead of 7.7.
 
 # %% [markdown]
 # ## 5. Compare with the production oracle
 #
-# DTensor has been beside us from section 4 on. Here it takes the hand-written MLP pair, for real,
-# on ranks of this machine.
+# You have used DTensor since section 4. Here it runs the same MLP as the hand-written pair, on real
+# ranks of this machine.
 
 
 # %% by_dtensor
@@ -829,9 +839,9 @@ for name, place, ours in (("outputs", 0, values[0][0]), ("rows' gradient", 1, va
 # %% [markdown]
 # ### Megatron-core's and FairScale's layers
 #
-# Megatron-LM's own layers live on in `megatron.core`; FairScale's came from them, and the published
-# code of Llama is built on those (`llama/model.py`). In both, `gather_output=False` and
-# `input_is_parallel=True` say that the pair keeps its hidden columns where they are.
+# Megatron-LM's own layers are now in `megatron.core`; FairScale's are derived from them, and the
+# published code of Llama uses FairScale's (`llama/model.py`). In both, `gather_output=False` and
+# `input_is_parallel=True` make the pair keep its hidden columns on their ranks.
 
 
 # %% by_their_layers
@@ -888,10 +898,10 @@ for package in ("megatron", "fairscale"):
 # %% [markdown]
 # ## 6. Formula, measurement, emulation, paper
 #
-# ### The milestone
+# ### Does tensor parallelism cost 6%?
 #
-# Take an example: 12 layers, width 512, 8 sequences of 512 tokens, two GPUs, a link
-# of 32 GB/s, and a forward pass of 50 ms.
+# Take an example with 12 layers, width 512, 8 sequences of 512 tokens, two GPUs, a link of 32 GB/s,
+# and a forward pass of 50 ms.
 
 # %% milestone
 SMALL = dataclasses.replace(shape("small"), width=512, num_heads=8, num_kv_heads=8)
@@ -907,9 +917,9 @@ print(f"{flops / 1e12:.2f} TFLOP in 50 ms are {flops / 50e-3 / 1e12:.1f} TFLOP/s
 predictions.reveal("sent in forward, 12 layers of 512", forward_bytes / 2**20)
 
 # %% [markdown]
-# The arithmetic is right, and the last line is what is wrong with the example: **a forward pass of
-# 50 ms means 7 TFLOP/s**, 3% of what an A100 reaches. Run the same layers on paper, on one GPU and
-# on two:
+# The arithmetic is right, but the last line shows what is wrong with the example: **a forward pass
+# of 50 ms means 7 TFLOP/s**, 3% of what an A100 reaches. Run the same layers on paper, on one GPU
+# and on two:
 
 
 # %% pass_s
@@ -944,21 +954,21 @@ predictions.reveal("communication in that forward, 2 A100", shares["dgx-a100"])
 draw.table(table, title="Forward through 12 layers of width 512, 4,096 tokens, on paper")
 
 # %% [markdown]
-# An A100 needs 1.4 ms for the products and 5.2 for everything, not 50. So "6%" is not what tensor
-# parallelism costs such a model. On two A100 with NVLink a quarter of the forward pass is
-# communication, and **two GPUs take as long as one**; over PCIe, with more than half, they take
-# longer. The cut saves half of the products, 0.7 ms, and about as much of what lies between them
-# (attention, rotation, the hidden columns). The all-reduces cost about 1.4 ms and use up both. A
-# faster GPU does not help: an H100 has a faster link too, and nearly the same share. (Each
-# operation of our layer is a kernel of its own here. With fused norms the rest shrinks, and the
-# share grows.)
+# An A100 needs 1.4 ms for the matmuls and 5.2 ms for everything, not 50. So "6%" is not what tensor
+# parallelism costs such a model. On two A100s with NVLink a quarter of the forward pass is
+# communication, and **two GPUs take as long as one**; over PCIe, where it is more than half, they
+# take longer. The split saves half of the matmuls, 0.7 ms, and about as much of what lies between
+# them (attention, RoPE, the hidden columns). The all-reduces cost about 1.4 ms and use up both. A
+# faster GPU does not help: an H100 has a faster link too, and nearly the same share of
+# communication. (Each operation of our layer is a separate kernel here. With fused norms the rest
+# shrinks, and the share of communication grows.)
 #
-# ### Linearly and quadratically
+# ### Communication grows linearly with the width, compute quadratically
 #
-# It is tempting to say that with the width communication grows quadratically and compute
-# cubically. Count it. The tensor that is summed has B × d numbers: **linear** in d. The
-# products have $24 B d^2$ flops a layer: **quadratic**. The ratio of both statements is the same,
-# and so is the moral, that wide layers suit tensor parallelism. But the powers are wrong by one.
+# It is tempting to say that communication grows quadratically with the width and compute cubically.
+# Count both. The tensor that is summed has B × d elements: **linear** in d. The matmuls take
+# $24 B d^2$ FLOPs a layer: **quadratic**. The ratio of the two is the same either way, and so is
+# the conclusion that wide layers suit tensor parallelism. But both powers are too high by one.
 
 # %% widths
 table = []
@@ -973,22 +983,22 @@ for wide in (512, 1024, 2048, 4096, 8192):
 draw.table(table, title=f"Forward through a layer, 4,096 tokens, 2 GPUs of {cluster}, computed")
 
 # %% [markdown]
-# Bytes double and flops quadruple from row to row. The ratio more than halves, because larger
+# Bytes double and FLOPs quadruple from row to row. The ratio more than halves, because larger
 # messages also use the link better.
 #
-# ### How many ranks pay
+# ### The batch cancels: the width decides how many ranks pay
 #
-# For any layer with P weights: forward computes 2PB flops, each rank a part, on GPUs that reach R
-# flops a second. It sums B × d numbers twice, over links on which each rank moves β bytes a second.
+# Take any layer with P weights. Forward computes 2PB FLOPs, each rank a part, on GPUs that reach R
+# FLOP/s. It all-reduces B × d elements twice, over links on which each rank moves β bytes a second.
 #
 # $$\text{compute} = \frac{2PB}{NR} \qquad
 # \text{communication} = 2 \cdot 2\frac{N-1}{N} \cdot \frac{2Bd}{\beta}$$
 #
-# **B cancels.** A larger batch does not help tensor parallelism: unlike data parallelism, it pays
-# for every token again.
+# **B cancels.** A larger batch does not help tensor parallelism: unlike data parallelism, it
+# communicates for every token.
 
 # %% [markdown]
-# ### Your turn: the number of ranks at which the wire takes half
+# ### Your turn: the number of ranks at which communication takes half
 #
 # 5 minutes · medium
 #
@@ -996,7 +1006,7 @@ draw.table(table, title=f"Forward through a layer, 4,096 tokens, 2 GPUs of {clus
 #
 # <details><summary>Hint</summary>
 #
-# Both sides are divided by N. What is left of N is the N - 1 of the ring.
+# Both sides are divided by N. The only N that remains is in the ring's N - 1.
 #
 # </details>
 
@@ -1022,11 +1032,11 @@ with check.turn("even_ranks"):
     print("Right: N - 1 = P β / (4 d R), and for GPT's P = 12 d², 3 d over R/β.")
 
 # %% [markdown]
-# Week 7's **R/β** is back, the flops that a GPU does while a byte moves: $N - 1 = 3d / (R/\beta)$
-# for a layer of $12d^2$ weights. There it was a number of tokens; here it is compared with a
-# *width*. (For TPU v5p, *How to scale your model* finds $Y < F/2550$ for each axis of the network,
-# in its chapter on training: the same inequality for the MLP alone, with their R/β of 2,550. It
-# comes to 8 to 16 ways for large models.)
+# Here is week 7's **R/β** again, the FLOPs that a GPU does while a byte moves:
+# $N - 1 = 3d / (R/\beta)$ for a layer of $12d^2$ weights. There it was a number of tokens; here it
+# is compared with a *width*. (For TPU v5p, *How to scale your model* finds $Y < F/2550$ for each
+# axis of the TPU network, in its chapter on training: the same inequality for the MLP alone, with
+# their R/β of 2,550. It gives tensor parallelism of 8 to 16 for large models.)
 
 
 # %% links
@@ -1049,16 +1059,16 @@ for place, num in (("pcie-box", 8), ("dgx-a100", 8), ("dgx-h100", 8), ("h100-ndr
 draw.table(table, title="Ranks at which a layer communicates as long as it multiplies, computed")
 
 # %% [markdown]
-# On eight H100, eight ranks are about where the wire takes as long as the products of Llama 3 8B.
-# Wider models allow more, and over PCIe two to four ranks are there already. A second node with a
-# NIC for each GPU lowers β by an eighth; what hurts more is that 16 ranks divide the products
-# further, and the wire not at all. SC21 (takeaway 1, section 3.2) says as a rule: tensor
-# parallelism up to the GPUs of a node, other kinds across nodes.
+# On eight H100s, at about eight ranks communication takes as long as the matmuls of Llama 3 8B.
+# Wider models allow more ranks, and over PCIe the limit is two to four. A second node with a NIC
+# for each GPU lowers β by an eighth; what hurts more is that 16 ranks halve each rank's matmuls
+# again, but not its communication. SC21 (takeaway 1, section 3.2) gives the rule: tensor
+# parallelism up to the GPUs of a node, other kinds of parallelism across nodes.
 #
-# ### As a way to go faster
+# ### Tensor parallelism speeds up narrow layers poorly
 #
-# On paper, the layer of section 4, forward and backward, shared by 1, 2, 4 and 8 GPUs, with
-# everything that a layer does besides its products: norms, attention, rotation.
+# The next cell runs the layer of section 4 on paper, forward and backward, shared by 1, 2, 4 and 8
+# GPUs, with everything that a layer does in addition to its matmuls: norms, attention, RoPE.
 
 # %% strong_scaling
 times_s, by_place = {}, {"dgx-h100": "H100, NVLink", "dgx-a100": "A100, NVLink"}
@@ -1083,17 +1093,19 @@ draw.table(
 )
 
 # %% [markdown]
-# The published model has 1.2 billion parameters and ran on V100; ours are other layers on other
-# GPUs, and fall off too; over PCIe eight are slower than four. What is not cut (norms, residuals)
-# does not get faster, and the wire is added. With norms cut along the sequence eight H100 are 4.6
-# times as fast; a fused norm would leave less of that difference. **Tensor parallelism is a way to
-# make a model fit, and to share one batch among GPUs when it cannot be divided. As a way to go
-# faster it is poor for narrow layers**; the table of ranks above has wider ones.
+# The published model has 1.2 billion parameters and ran on V100s; ours are different layers on
+# different GPUs, and their efficiency falls, too; over PCIe eight GPUs are slower than four. What
+# is not split (norms, residuals) does not get faster, and communication is added. With sequence
+# parallelism eight H100s are 4.6 times as fast; a fused norm would leave less of that difference.
+# **Tensor parallelism is a way to make a model fit, and to share one batch among GPUs when it
+# cannot be divided. As a way to go faster it is poor for narrow layers**; the table of ranks above
+# has wider ones.
 #
 # ### Where does it stop paying?
 #
-# Choose a model, a link and a length. Products, attention and all-reduces are counted, forward
-# only. Past eight ranks keys and values of Llama's eight heads are copied; that is not in it.
+# Choose a model, a link and a length. The explorer counts matmuls, attention and all-reduces,
+# forward only. Above eight ranks the keys and values of Llama's eight heads are replicated; that is
+# not included.
 
 
 # %% where_it_pays
@@ -1128,21 +1140,21 @@ explore(
 )
 
 # %% [markdown]
-# Begin with Llama 3 8B on H100: how much do 16 ranks gain over 8, and 32 over 16? Then change the
-# number of tokens: from 8,192 to 32,768 hardly anything moves, because B cancels; with few tokens
-# latency counts. Take 405B on `a100-10gbe-x8`: what happens from 8 ranks to 16? And is there any
+# Begin with Llama 3 8B on H100s: how much do 16 ranks gain over 8, and 32 over 16? Then change the
+# number of tokens: from 8,192 to 32,768 hardly anything changes, because B cancels; with few tokens
+# latency matters. Take 405B on `a100-10gbe-x8`: what happens from 8 ranks to 16? And is there any
 # number of tokens at which `small` is faster on two GPUs?
 
 # %% [markdown]
-# ### Along the sequence: context parallelism
+# ### Context parallelism splits the sequence, attention included
 #
 # A million tokens of one sequence do not fit on any GPU. Norms and MLPs treat each token alone, so
 # N ranks can each take a part of the sequence through all of them. Attention is the exception: each
-# query needs all keys and values. **Ring attention** (Liu et al. 2023) passes them round: while a
-# rank attends to the keys and values that it has, the next ones arrive.
+# query needs all keys and values. **Ring attention** (Liu et al. 2023) passes keys and values round
+# a ring: while a rank attends to those that it has, the next ones arrive.
 #
 # Softmax over a part of the keys is not softmax over all. But a part's result and the logarithm of
-# its sum of exponentials are enough to put two parts together:
+# its sum of exponentials (log-sum-exp) are enough to combine two parts:
 #
 # $$\ell = \log(e^{\ell_1} + e^{\ell_2}), \qquad o = e^{\ell_1 - \ell} o_1 + e^{\ell_2 - \ell} o_2$$
 
@@ -1197,16 +1209,15 @@ draw.timeline(of_ring, title=f"Ring attention, 1,024 tokens, emulated on {cluste
 
 # %% [markdown]
 # Each message travels while the rank attends to the keys and values that it already has. For c
-# queries, c keys and width d, a step does 4cd·c flops and moves 4cd bytes of keys and values. So
+# queries, c keys and width d, a step does 4cd·c FLOPs and moves 4cd bytes of keys and values. So
 # the message is hidden if there are
 #
 # $$c \ge R/\beta \text{ tokens on each rank}$$
 #
-# (without a mask: a causal one halves the flops, and doubles c). R/β once more, and this time it is
-# a number of tokens again, those of **one sequence**. Liu et al. (section 3.1 and table 2) have it
-# as F/B. Grouped heads send only their share of keys and values, and need fewer tokens in the same
-# proportion. (torch's own `context_parallel` does not run on CPUs in version 2.13, so one process
-# is the oracle here.)
+# (without a mask: a causal one halves the FLOPs, and doubles c). The threshold is R/β again, this
+# time as a number of tokens of **one sequence**. Liu et al. (section 3.1 and table 2) write it as
+# F/B. GQA sends fewer keys and values, and needs fewer tokens in the same proportion. (torch's own
+# `context_parallel` does not run on CPUs in version 2.13, so one process is the reference here.)
 
 # %% ring_thresholds
 table = []
@@ -1225,10 +1236,10 @@ draw.table(table, title="Tokens on each rank that hide ring attention's messages
 #
 # 5 minutes · medium
 #
-# With a causal mask, a query attends only to what stands before it: the rank with the last part of
-# the sequence has nearly all the work, and the one with the first nearly none. Llama 3 (section
-# 3.3.2) cuts the sequence into **2N** chunks and gives each rank two. Which two, so that all ranks
-# have the same work?
+# With a causal mask, a query attends only to the tokens up to its own: the rank with the last part
+# of the sequence has the most work, and the rank with the first part the least. Llama 3 (section
+# 3.3.2) splits the sequence into **2N** chunks and gives each rank two. Which two, so that all
+# ranks have the same work?
 #
 # <details><summary>Hint</summary>
 #
@@ -1264,13 +1275,13 @@ with check.turn("chunks_of"):
 
 # %% [markdown]
 # Llama 3 does not send keys and values round in a ring, but gathers them before it attends: with
-# grouped heads they are small.
+# GQA they are small.
 #
-# ### Along the experts
+# ### Expert parallelism: the width of an expert decides
 #
 # A **mixture of experts** has many MLPs, of which a router chooses a few for each token. With
-# *expert parallelism* each rank has some of the experts, and an **all-to-all** carries every token
-# to its expert, a second one carries the result back.
+# *expert parallelism* each rank has some of the experts; an **all-to-all** carries every token to
+# its expert, and a second one carries the result back.
 
 
 # %% experts
@@ -1315,15 +1326,18 @@ for place, num in (("dgx-h100", 8), ("h100-ndr-x8", 64)):
 draw.table(table, title="8,192 tokens a rank, one expert each, width 4,096, on paper")
 
 # %% [markdown]
-# For each token the products are 4dF flops, and 4d bytes travel, to the expert and back. So they
-# take equally long when **F = R/β**: the width of an expert is what counts, and neither tokens nor
-# ranks are in it. On either cluster the rule predicts both rows: on eight GPUs only the wider
-# expert is above R/β and computes for longer than it communicates, on 64 neither is. DeepSeek-V3
-# spreads its experts over eight nodes; it sends each token to at most four of them and says that
-# compute and communication take about equally long before it overlaps them (section 3.2).
+# For each token the matmuls take 4dF FLOPs, and 4d bytes are sent, to the expert and back. So
+# compute and communication take equally long when **F = R/β**: only the width of an expert matters,
+# not the number of tokens or ranks. On either cluster the rule predicts both rows: on eight GPUs
+# only the wider expert is above R/β and computes for longer than it communicates; on 64 neither is.
+#
+# An expert with three matrices (SwiGLU) computes 6dF, so there it is F = 2R/(3β). DeepSeek-V3's are
+# of this kind, and it sends tokens to them in 8 bits. It spreads its experts over eight nodes,
+# sends each token to at most four of these, and says that compute and communication take about
+# equally long before it overlaps them (section 3.2).
 
 # %% [markdown]
-# ### Formula beside run
+# ### Formula, emulation and paper compared
 
 # %% formula_beside_run
 llama_bytes = 4 * 2 * 7 / 8 * 2 * 8192 * LLAMA.width
@@ -1355,22 +1369,23 @@ draw.table(table, title="Formula beside emulation and paper")
 # ### Four copies that drifted apart
 #
 # BLOOM, 176 billion parameters, was trained with tensor parallelism of 4. Its log (*chronicles.md*,
-# 24 March to 6 April 2022) has the story. The LayerNorm weights are not cut, so each of the four
-# ranks has a copy, and the copies must stay **equal bit by bit**. On 24 March somebody compared
-# them: they were four different vectors.
+# 24 March to 6 April 2022) describes what happened. The LayerNorm weights are replicated, so each
+# of the four ranks has a copy, and the copies must stay **equal bit by bit**. On 24 March the team
+# compared them: they were four different vectors.
 #
-# **What was seen**: nothing. The loss fell. Each rank uses its own copy, and what a rank gets wrong
-# is added into the sums of all. Only at the end, when four ranks are merged into one model, and one
-# copy of four is kept, would the model have changed. **What it was**: a new optimizer clipped the
+# **What was seen**: nothing. The loss fell. Each rank uses its own copy, and its error enters the
+# sums of all ranks. Only at the end, when four ranks are merged into one model and one of the four
+# copies is kept, would the model have changed. **What it was**: a new optimizer clipped the
 # gradients on the first tensor-parallel rank and not on the others. A small test, which compares
 # the copies, reproduced it, and DeepSpeed was fixed. **What was tried**: the weights were made
-# equal again. Four iterations later, 40% of the post-attention LayerNorm weights differed once
-# more: a second cause, found in older checkpoints too, which the log never names. They trained on,
-# with an average of all norms before each forward pass. (Its first version divided by 4 outside of
-# the all-reduce. Autograd saw the division alone, and the gradients were a quarter.)
+# equal again. Four iterations later, 40% of the post-attention LayerNorm weights differed again:
+# there was a second cause, found in older checkpoints too, which the log never names. They
+# continued training, and averaged all norm weights before each forward pass. (Its first version
+# divided by 4 outside of the all-reduce. Autograd saw only the division, so the gradients were a
+# quarter of what they should have been.)
 #
-# Here is the first cause, with a gain in front of our pair, and clipping on all ranks or only on
-# one:
+# The next cell reproduces the first cause, with a norm weight (a gain) in front of our pair, and
+# clipping on all ranks or only on one:
 
 
 # %% drift
@@ -1421,19 +1436,20 @@ draw.table(table, title=f"The loss of a gain and a pair on {NUM_RANKS} ranks, em
 
 # %% [markdown]
 # All four ranks report the same loss, because g makes their outputs equal, whatever their gains. It
-# falls as it should. Merged into one model, it is another number.
+# falls as it should. After merging into one model, the loss is different.
 #
 # ### Your turn: the check that finds it
 #
 # 5 minutes · easy
 #
-# Write what the test above compares, as a function that every rank calls with its own copy of a
+# Write the comparison of that test as a function that every rank calls with its own copy of a
 # replicated parameter after a step. All ranks get the same answer: the largest difference that any
 # element has between two ranks. It is exactly 0 when all is well.
 #
 # <details><summary>Hint</summary>
 #
-# `dist.all_reduce(tensor, op=dist.ReduceOp.MAX)` and `MIN`, in copies: an all-reduce overwrites.
+# Use `dist.all_reduce(tensor, op=dist.ReduceOp.MAX)` and `MIN`, each on a copy: an all-reduce
+# overwrites its tensor.
 #
 # </details>
 
@@ -1470,14 +1486,14 @@ with check.turn("spread_of"):
     print("Right: one number, equal on all ranks, and 0 when the copies are the same.")
 
 # %% [markdown]
-# ### A norm that saw a quarter of the tokens
+# ### Each rank's gradient of a norm saw a quarter of the tokens
 #
 # With sequence parallelism the same copies have a second way to drift. A norm's weight is on every
 # rank, but each rank's gradient comes from its own part of the sequence. It must be **summed** over
-# the ranks. In March 2025 someone printed the gradient of Megatron-LM's last LayerNorm with four
+# the ranks. In March 2025 a user printed the gradient of Megatron-LM's last LayerNorm with four
 # ranks and sequence parallelism and found four different ones (issue 1446, closed: we could not see
-# whether a sum was missing or still to come); gpt-neox averaged them where the sum was due (pull
-# request 1259, August 2024). DTensor keeps the word for it in the gradient's placement:
+# whether a sum was missing or still to come); gpt-neox averaged such gradients where they should be
+# summed (pull request 1259, August 2024). DTensor records this in the gradient's placement:
 
 
 # %% norm_gradients
@@ -1500,20 +1516,20 @@ print(f"their sum {values[0][2]:.3f}, one process {one_process:.3f}")
 # %% [markdown]
 # `Partial` says that the sum is still to come. An optimizer that takes `to_local()` here trains
 # each copy on its own quarter. `spread_of` finds that after the first step, too. In September 2026
-# a checker that gives every tensor such a type (replicated, partial, cut) was run over Megatron
+# a checker that gives every tensor such a type (replicated, partial, sharded) was run on Megatron
 # Core; its author lists about a dozen findings, among them a norm of this kind whose gradients are
 # summed only when sequence parallelism is on. He says that the list is mostly machine-written and
-# that he has not verified each (Megatron-LM, issue 7452).
+# that he has not verified each finding (Megatron-LM, issue 7452).
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
 #
 # | Number | Threshold | Where it comes from |
 # |---|---|---|
-# | 2 all-reduces a layer and pass | 8 B d (N - 1)/N numbers a rank in all | f, g; section 4 |
+# | 2 all-reduces a layer and pass | 8 B d (N - 1)/N elements a rank in all | f, g; section 4 |
 # | N - 1 = 3d / (R/β) | more ranks communicate longer than they multiply | section 6 |
-# | N ≤ key and value heads | 8 for Llama 3 | grouped heads; section 4 |
-# | 3 numbers a token | the loss of a head cut by vocabulary | section 4 |
+# | N ≤ key and value heads | 8 for Llama 3 | GQA; section 4 |
+# | 3 numbers a token | the loss of an LM head split by vocabulary | section 4 |
 # | R/β tokens of a sequence on each rank | ring attention hides its messages | section 6 |
 
 # %% [markdown]
@@ -1524,25 +1540,26 @@ print(f"their sum {values[0][2]:.3f}, one process {one_process:.3f}")
 #
 # <details><summary>Answer</summary>
 #
-# $8 \cdot 2048 \cdot 12288 \cdot 7/8$ = 176 million numbers, **352 MB**. A pipeline would send
-# 2,048 × 12,288 numbers, 50 MB, between two *stages*, forward, and as much backward: that is why
-# pipelines go across nodes.
+# $8 \cdot 2048 \cdot 12288 \cdot 7/8$ = 176 million elements, **352 MB**. A pipeline would send
+# 2,048 × 12,288 elements, 50 MB, between two *stages* in forward, and as many in backward: that is
+# why pipelines run across nodes.
 #
 # </details>
 #
-# 2. A rank of 8 holds an eighth of each product's weights. Llama 3 70B has 70.6 billion parameters
-#    and needs 16 bytes for each. Does it fit on 8 GPUs of 80 GB by tensor parallelism alone?
+# 2. Each of 8 ranks holds an eighth of every matmul's weights. Llama 3 70B has 70.6 billion
+#    parameters and needs 16 bytes for each. Does it fit on 8 GPUs of 80 GB by tensor parallelism
+#    alone?
 #
 # <details><summary>Answer</summary>
 #
-# 16 × 70.6 / 8 = 141 GB a GPU. **No**: the parts are those of ZeRO-3. Tensor parallelism of 8
-# together with ZeRO-1 over four nodes takes 35 + 106/4 = 62 GB (week 10). What tensor parallelism
-# adds to sharding is that activations shrink too.
+# 16 × 70.6 / 8 = 141 GB a GPU. **No**: each GPU's share is as large as with ZeRO-3. Tensor
+# parallelism of 8 together with ZeRO-1 over four nodes takes 35 + 106/4 = 62 GB (week 10). Unlike
+# ZeRO, tensor parallelism also shrinks activations.
 #
 # </details>
 #
-# 3. A layer of width 8,192 with $12 d^2$ weights runs on H100 with R/β = 1,790. At how many ranks
-#    does communication take as long as the products? Which share of the time is compute there?
+# 3. A layer of width 8,192 with $12 d^2$ weights runs on H100s with R/β = 1,790. At how many ranks
+#    does communication take as long as the matmuls? What share of the time is compute there?
 #
 # <details><summary>Answer</summary>
 #
@@ -1551,39 +1568,42 @@ print(f"their sum {values[0][2]:.3f}, one process {one_process:.3f}")
 #
 # </details>
 #
-# 4. Llama 3 70B has 64 query heads and 8 of keys and values. You want tensor parallelism of 16.
-#    What has to be copied, and what does it cost in weights for a layer? (Width 8,192, head 128.)
+# 4. Llama 3 70B has 64 query heads and 8 key and value heads. You want tensor parallelism of 16.
+#    What has to be replicated, and how many more weights does a layer need? (Width 8,192, head
+#    dimension 128.)
 #
 # <details><summary>Answer</summary>
 #
 # Each key and value head serves 8 query heads; with 4 query heads on a rank, two ranks need the
 # same one. Its weights are held twice: keys and values are 2 × 8192 × 1024 = 16.8 million weights a
-# layer, of 856 million. Copying them costs **2%**, and their gradients must then be summed over the
-# two ranks that share a head.
+# layer, of 856 million. Replicating them costs **2%**, and their gradients must then be summed over
+# the two ranks that share a head.
 #
 # </details>
 #
-# 5. A sequence of 131,072 tokens goes through Llama 3 8B (32 layers, width 4,096) on 8 H100, with
-#    sequence parallelism and all but the rotation divided by 8. What do the layers' activations
-#    take on each, without recomputation? What would context parallelism of 4 on top do?
+# 5. A sequence of 131,072 tokens goes through Llama 3 8B (32 layers, width 4,096) on 8 H100s, with
+#    sequence parallelism and all but the RoPE tables divided by 8. How much memory do the layers'
+#    activations take on each GPU, without recomputation? What would additional context parallelism
+#    of 4 change?
 #
 # <details><summary>Answer</summary>
 #
-# 176 MB for 8,192 tokens: for 16 times as many 2.8 GB a layer, **90 GB** for 32 layers, too much.
-# Context parallelism of 4 gives each rank a quarter of the tokens: 22.5 GB on 32 GPUs.
+# A layer takes 176 MB for 8,192 tokens, so 2.8 GB for 16 times as many, and 32 layers take **90
+# GB**: too much. Context parallelism of 4 gives each rank a quarter of the tokens: 22.5 GB on 32
+# GPUs.
 #
 # </details>
 
 # %% [markdown]
 # ## 9. Self-check
 #
-# First, your predictions beside the results.
+# First, compare your predictions with the results.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week08", seed=seed)
@@ -1591,17 +1611,19 @@ quiz.ask("week08", seed=seed)
 # %% [markdown]
 # ## To take with you
 #
-# - Cut the first product by columns and the second by rows: what lies between is never sent.
+# - Split the first matmul by columns and the second by rows: what lies between is never sent.
 # - f and g are conjugate: where one does nothing, the other sums. A layer has two all-reduces
 #   forward and two backward, each of all tokens' activations.
-# - Sequence parallelism replaces each by an all-gather and a reduce-scatter: the same bytes, and
-#   the norms' activations are divided too.
-# - The batch cancels. Width over R/β decides how many ranks pay, and "6%" is a statement about a
-#   slow GPU.
-# - R/β is a width for tensor parallelism and experts, and a number of tokens for FSDP and ring
+# - Sequence parallelism replaces each all-reduce with an all-gather and a reduce-scatter: it sends
+#   the same bytes, and the norms' activations are divided too.
+# - The batch cancels. The width divided by R/β decides how many ranks pay, and "6%" holds only for
+#   a slow GPU.
+# - R/β is a width for tensor and expert parallelism, and a number of tokens for FSDP and ring
 #   attention.
-# - What is replicated must stay equal bit by bit. No loss shows it; max minus min does.
+# - What is replicated must stay equal bit by bit. If it does not, no loss shows that; the maximum
+#   minus the minimum over the ranks does.
 #
 # **Now the lab**: [lab 8, a tensor-parallel transformer block by hand](../labs/lab08/lab08.ipynb).
-# Attention and MLP with tokens cut between them, the copies that must stay equal, and a loss
-# without whole logits. Then **week 9**, *Pipeline parallelism*: cutting between the layers.
+# You write attention and MLP with tokens split between them, keep the copies equal, and compute a
+# loss without gathering the logits. Then **week 9**, *Pipeline parallelism*: splitting between the
+# layers.

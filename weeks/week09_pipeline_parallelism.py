@@ -3,28 +3,28 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 80 minutes, with five short exercises in place |
+# | Reading | about 100 minutes, with eight short exercises in place |
 # | Running | about a minute on two CPU cores; no GPU is needed |
 # | You need | weeks 2 and 6: messages between ranks, and what activations are |
 # | You do not need | `torch.distributed.pipelining`, which you meet here |
 # | Afterwards | lab 9, *schedules, and the ranks that run them* |
 #
-# Week 7 cut the states of a model, week 8 each of its products. This week cuts the model
-# **across**: the first GPU has the first layers, the next one the next layers. Each GPU is a
-# **stage**, and activations pass from one stage to the next, like workpieces on an assembly line.
+# Week 7 sharded the states of a model, and week 8 split each of its matmuls. This week splits the
+# model **between its layers**: the first GPU has the first layers, the next GPU the next layers.
+# Each GPU is a **stage**, and activations pass from one stage to the next, as on an assembly line.
 #
-# **p** is the number of stages, **m** the number of micro-batches, **v** the number of chunks of
-# the model on each GPU.
+# **p** is the number of stages, **m** the number of micro-batches, and **v** the number of model
+# chunks (virtual stages) on each GPU.
 
 # %% [markdown]
 # ## 1. The question
 #
 # > The stages of a model depend on each other: the second cannot begin before the first is done.
-# > How do all GPUs work at once, what stays idle, and what must each of them hold meanwhile?
+# > How can all GPUs work at the same time, how long do they stay idle, and what must each of them
+# > keep in memory meanwhile?
 #
-# Afterwards you can read and write a schedule, say what it leaves idle and what it holds before
-# it runs, choose the number of micro-batches, and find a gradient that a pipeline has made too
-# small.
+# Afterwards you can read and write a schedule, compute its idle time and its memory before you run
+# it, choose the number of micro-batches, and find a gradient that a pipeline has made too small.
 
 # %% parameters tags=["parameters"]
 cluster = "dgx-h100"  # the emulated cluster of section 3, and the one on paper in section 6
@@ -43,6 +43,7 @@ predicted_norm_ratio = None
 import dataclasses
 import os
 import re
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -64,7 +65,8 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# A backward takes twice as long as a forward, messages take no time, and all stages are equal.
+# The next cell asks for four numbers. Assume that a backward pass takes twice as long as a forward
+# pass, that messages take no time, and that all stages are equal.
 
 # %% predict
 predictions.ask("speed-up, 2 stages, m = 4", predicted_speedup, "times", section=4)
@@ -77,17 +79,63 @@ predictions.ask("norm after 3 calls over 1", predicted_norm_ratio, "times", sect
 # %% [markdown]
 # ## 3. Build it worse first
 #
-# ### One after the other
+# ### Two stages that take turns are no faster than one GPU
 #
-# The course's transformer in its tiniest size has four layers here. Two ranks take two each:
+# Take the course's transformer in its smallest size, here with four layers. Each of two ranks has
+# two of them:
 #
 # ```text
 # rank 0   embedding, layers 0 and 1 ──── activations ───►  rank 1   layers 2 and 3, head, loss
 #                                    ◄─── their gradient ──
 # ```
 #
-# Note what travels: **one tensor forward and one of the same size back**. No weight and no
-# gradient of a weight leaves its rank. First what a single process computes, to compare with.
+# Note what is sent: **one tensor forward and one of the same size back**. No weight and no gradient
+# of a weight leaves its rank.
+
+# %% [markdown]
+# ### Your turn: the layers of a stage
+#
+# 5 minutes · easy
+#
+# Any number of layers must go on any number of stages, consecutive ones on each, and two stages may
+# differ by one layer at most. Write the layers of a stage as a `range`; layers and stages are
+# counted from 0. The check puts the ranges of all stages one behind the other: each layer must be
+# there once, in order.
+#
+# <details><summary>Hint</summary>
+#
+# Of 11 layers on 4 stages, 2.75 are due to each. So the stages before stage s have 2.75 · s layers
+# together, rounded down. Where does stage s begin, and where the next one?
+#
+# </details>
+
+
+# %% layers_of tags=["turn"]
+def layers_of(stage, num_stages, num_layers):
+    """The layers of this stage, as a range."""
+    ### BEGIN SOLUTION
+    first, end = (number * num_layers // num_stages for number in (stage, stage + 1))
+    return range(first, end)
+    ### END SOLUTION
+
+
+# %% check_layers_of
+with check.turn("layers_of"):
+    for num_layers, num_stages in ((4, 2), (11, 4), (5, 1), (32, 8), (126, 16)):
+        ranges = [layers_of(stage, num_stages, num_layers) for stage in range(num_stages)]
+        what = f"{num_layers} layers on {num_stages} stages"
+        if [layer for one in ranges for layer in one] != [*range(num_layers)]:
+            hint = "A stage ends where the next one begins, and the last one with the last layer."
+            raise CheckFailed(f"each layer once and in order, for {what}", f"{ranges}", hint)
+        counts = [len(one) for one in ranges]
+        if max(counts) > min(counts) + 1:
+            hint = "Share out what is left over, one layer to a stage."
+            raise CheckFailed(f"at most one layer more than elsewhere, for {what}", counts, hint)
+    print(f"Right: {what} are {counts.count(8)} stages of 8 and {counts.count(7)} of 7.")
+
+# %% [markdown]
+# Now two stages with two layers each. The next cells first compute the gradients in a single
+# process, as a reference.
 
 
 # %% model
@@ -161,25 +209,24 @@ assert difference < 1e-6
 draw.timeline(turns.timeline, title=f"Two stages take turns, emulated on {cluster}")
 
 # %% [markdown]
-# The gradients are right, and the picture is poor. While one rank works, **the other one waits**:
-# for the activations, then for their gradient. Two GPUs are no faster than one, and a little
-# slower, because messages take time as well. All that has been gained is memory: each rank has
-# half of the layers.
+# The gradients are right, but the utilisation is poor. While one rank works, **the other waits**:
+# for the activations, then for their gradient. Two GPUs are even a little slower than one, because
+# messages take time as well. The only gain is memory: each rank has half of the layers.
 #
-# The hatched time, in which a rank does not work, is called the **bubble**. With p stages that
-# take turns each one works for 1/p of the time.
+# The hatched time, in which a rank does not work, is called the **bubble**. With p stages that take
+# turns, each stage works for 1/p of the time.
 #
 # ## 4. Build it well
 #
-# ### Cut the batch as well
+# ### GPipe splits the batch into micro-batches
 #
-# The gradient of a batch is the mean of the gradients of its parts (week 6 used this to
-# accumulate). So cut the batch into **micro-batches**. While stage 1 has the first one, stage 0
-# can start on the second. **GPipe** (Huang et al. 2019) does all forward passes of a step, then
+# The gradient of a batch is the mean of the gradients of its parts (week 6 used this to accumulate
+# gradients). So split the batch into **micro-batches**. While stage 1 works on the first one, stage
+# 0 can start on the second. **GPipe** (Huang et al. 2019) runs all forward passes of a step, then
 # all backward passes.
 #
-# From here on a **schedule is data**: for each rank a row of what it does, in order. `F2` is the
-# forward pass of micro-batch 2, `B2` its backward pass. In GPipe all ranks have the same row:
+# From here on a **schedule is data**: for each rank, a row that lists its actions in order. `F2` is
+# the forward pass of micro-batch 2, `B2` its backward pass. In GPipe all ranks have the same row:
 
 # %% gpipe_rows
 ALL_FORWARDS_FIRST = {
@@ -190,16 +237,16 @@ ALL_FORWARDS_FIRST = {
 GPIPE_2 = {num_batches: [row] * 2 for num_batches, row in ALL_FORWARDS_FIRST.items()}
 
 # %% [markdown]
-# ### A player
+# ### A simulator of schedules needs two rules
 #
-# A schedule says the order on each rank, and nothing about time. Time follows from two rules:
+# A schedule gives the order of actions on each rank, but no times. The times follow from two rules:
 #
 # 1. a rank does one thing at a time, in the order of its row;
-# 2. an action starts when what it **needs** has been done: a forward needs the same micro-batch's
-#    forward on the stage before, a backward its backward on the stage after. On the last stage a
-#    backward needs its own forward.
+# 2. an action starts when the action that it **needs** is done: a forward pass needs the same
+#    micro-batch's forward pass on the previous stage, and a backward pass its backward pass on the
+#    next stage. On the last stage a backward pass needs the forward pass on the same stage.
 #
-# That is all that the player below knows. (A number in front of the letter names the stage, for
+# The simulator below, `play`, knows nothing else. (A number before the letter is the stage, for
 # ranks with several stages; `W` comes later.)
 
 
@@ -262,10 +309,12 @@ draw.timeline(gpipe, title="GPipe, two stages, four micro-batches, computed")
 # %% [markdown]
 # Look at the hatched part. Rank 1 waits at the start for a forward pass, and has nothing to do at
 # the end, during the last backward pass of rank 0. Rank 0 waits in the middle for a forward and a
-# backward pass of rank 1. Each is idle for **one micro-batch's worth**, a forward and a backward.
+# backward pass of rank 1. Each is idle for **the time of one micro-batch**: one forward and one
+# backward pass.
 #
-# With p stages each rank is idle for (p - 1) micro-batches' worth: the first one needs p - 1
-# stages to come down, and the last one p - 1 to come back. It works for m of them.
+# With p stages each rank is idle for the time of p - 1 micro-batches: the first micro-batch passes
+# p - 1 stages on its way to the last stage, and the last micro-batch p - 1 on its way back. Each
+# rank works for the time of m micro-batches.
 
 # %% [markdown]
 # ### Your turn: the idle fraction
@@ -276,8 +325,8 @@ draw.timeline(gpipe, title="GPipe, two stages, four micro-batches, computed")
 #
 # <details><summary>Hint</summary>
 #
-# Idle over all: p - 1 micro-batches' worth of idle time, over the time of the whole step. How
-# many micro-batches' worth is the step?
+# The share is the idle time, that of p - 1 micro-batches, divided by the time of the whole step.
+# The step takes the time of how many micro-batches?
 #
 # </details>
 
@@ -303,9 +352,10 @@ with check.turn("idle_fraction"):
     print("Right: the same as in the played schedules of 1, 2 and 4 stages.")
 
 # %% [markdown]
-# ### 50, 80 and 89%
+# ### 1, 4 and 8 micro-batches use two stages for 50, 80 and 89% of the time
 #
-# The formula for two stages. Utilisation is the share of the time in which a stage works.
+# The table evaluates the formula for two stages. Utilisation is the share of the time in which a
+# stage works.
 
 
 # %% milestones
@@ -329,21 +379,22 @@ predictions.reveal("speed-up, 2 stages, m = 4", speedup(2, 4))
 draw.table(table, title="Two equal stages, GPipe, computed")
 
 # %% [markdown]
-# A correction: 80% utilisation is **not** a loss of 20% against a single GPU. Two stages at 80% do
-# 1.6 times its work; the 20% are lost against *two* GPUs that never wait. Even at m = 1 two stages
+# 80% utilisation does **not** mean 20% less than a single GPU. Two stages at 80% do 1.6 times the
+# work of one GPU; the 20% is lost relative to *two* GPUs that never wait. Even at m = 1 two stages
 # are as fast as one GPU.
 #
-# ### Two bubbles with one name
+# ### Two papers define the bubble fraction differently
 #
-# Two papers divide the same idle time by different things. GPipe (section 2.3) divides it by the
-# **whole** step: (p - 1)/(m + p - 1). Megatron-LM's authors (Narayanan et al. 2021, called SC21
-# here, section 2.2.1) divide it by the step's **ideal** time without any idling: (p - 1)/m. Ask
-# which one is meant; this course uses the first.
+# Two papers relate the same idle time to different times. GPipe (section 2.3) divides it by the
+# time of the **whole** step: (p - 1)/(m + p - 1). Megatron-LM's authors (Narayanan et al. 2021,
+# called SC21 here, section 2.2.1) divide it by the step's **ideal** time, without idling: (p -
+# 1)/m. When you read a bubble fraction, check which one is meant; this course uses the first.
 #
-# GPipe calls its bubble "negligible" when m is at least 4p (section 2.3). Put that into the
-# formula, and beside it what the paper measured: the speed of a Transformer on TPUs with m = 32.
-# Its table 2 takes p = 2 with m = 1 as the unit, which by the formula is as fast as one TPU. For
-# AmoebaNet, whose layers are hard to divide evenly, the table has much less.
+# GPipe calls its bubble "negligible" when m is at least 4p (section 2.3). The next table compares
+# the formula with what the paper measured: the speed of a Transformer on TPUs with m = 32. The
+# paper's table 2 takes p = 2 with m = 1 as the unit, which according to the formula is as fast as
+# one TPU. For AmoebaNet, whose layers are hard to divide evenly, the measured speeds are much
+# lower.
 
 # %% negligible
 table = []
@@ -356,39 +407,20 @@ predictions.reveal("idle: 8 stages, 32 micro-batches", 100 * bubble(8, 32))
 draw.table(table, title="32 micro-batches: GPipe's formula, computed, beside its table 2")
 
 # %% [markdown]
-# With m = 4p, and 8 stages, **18% of the time is idle**. That is not negligible. (The authors add
-# that recomputation can be done in part of this time; it fills the bubble, and is no useful
-# work.) The Transformer's figures are 4 to 7% below the formula. Uneven stages cost AmoebaNet far
-# more than the bubble does; section 6 comes back to that.
+# With 8 stages and m = 4p, **18% of the time is idle**. That is not negligible. (The authors add
+# that recomputation can be done in part of this time; it fills the bubble, but it is not useful
+# work.) The Transformer's speeds are 4 to 7% below the formula. Uneven stages cost AmoebaNet far
+# more than the bubble does; section 6 returns to that.
 #
 # ### 1F1B: the same bubble, less memory
 #
-# What a forward pass keeps for its backward pass is held until then. Under GPipe the first
-# backward comes after the last forward, so each stage holds the activations of **all m**
-# micro-batches. Nothing forces it to wait for so long. As soon as a micro-batch has come back,
-# its backward can be done, and its memory be freed. **1F1B**, *one forward, one backward* (SC21,
-# section 2.2.1), does so. Four stages, eight micro-batches:
-
-# %% one_f_one_b_rows
-GPIPE_4 = [ALL_FORWARDS_FIRST[8]] * 4
-ONE_F_ONE_B_4 = [
-    "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7",
-    "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7",
-    "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7",
-    "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7",
-]
-both = {"GPipe": play(GPIPE_4)[0], "1F1B": play(ONE_F_ONE_B_4)[0]}
-draw.timelines(both, title="Four stages, eight micro-batches, computed")
-
-# %% [markdown]
-# Read the rows. A stage first does forwards until the first micro-batch has come back to it: the
-# last stage does one, the one before it two, the first does p. From then on each forward is
-# preceded by a backward, and what is held does not grow. **The step takes exactly as long**: on
-# the last stage neither schedule waits between its first forward and its last backward, and the
-# way down and the way back are the same. What differs is this:
+# A stage keeps a micro-batch's activations from its forward pass until its backward pass. In GPipe
+# the first backward pass comes after the last forward pass, so each stage holds the activations of
+# **all m** micro-batches. A row says how many: each forward adds a micro-batch, each backward frees
+# one.
 
 
-# %% most_held
+# %% held_at_peak
 def most_held(schedule):
     """The most micro-batches that each rank holds at a time, counted in its own stages' shares."""
     most = []
@@ -404,6 +436,91 @@ def most_held(schedule):
     return most
 
 
+# %% [markdown]
+# ### Your turn: GPipe in rounds
+#
+# 10 minutes · medium
+#
+# The simplest way to hold less is to take the micro-batches in **rounds** of k. A stage does the
+# forwards of k micro-batches, then their backwards, and then begins the next round; the last round
+# has what is left. Write the row of a stage as text: for m = 3 and k = 2 it is
+# `"F0 F1 B0 B1 F2 B2"`. The check gives your row to four stages and plays it, with 1 ms for a
+# forward and 2 ms for a backward. No stage may hold more than k micro-batches, and a round of k
+# must take as long as a GPipe step with k micro-batches. How much is idle now, for m = 8 and k = 4?
+#
+# <details><summary>Hint</summary>
+#
+# Rounds begin at micro-batch 0, k, 2k, ... and end where the next one begins, or at m. Collect the
+# actions in a list, and join it with spaces.
+#
+# </details>
+
+
+# %% row_in_rounds tags=["turn"]
+def row_in_rounds(num_batches, num_in_round):
+    """The row of a stage that takes its micro-batches in rounds of `num_in_round`."""
+    ### BEGIN SOLUTION
+    actions = []
+    for first in range(0, num_batches, num_in_round):
+        numbers = range(first, min(first + num_in_round, num_batches))
+        actions += [f"F{number}" for number in numbers] + [f"B{number}" for number in numbers]
+    return " ".join(actions)
+    ### END SOLUTION
+
+
+# %% check_row_in_rounds
+def idle_in_rounds(num, size, step_s):
+    """The idle share of four stages that have your row, if it is a right one."""
+    row, of = row_in_rounds(num, size), f"m = {num} and k = {size}"
+    wanted = sorted(f"{kind}{number}" for kind in "FB" for number in range(num))
+    if sorted(row.split()) != wanted:
+        raise CheckFailed(f"each of {' '.join(wanted)} once, for {of}", row)
+    played, stuck = play([row] * 4)
+    if stuck:
+        raise CheckFailed(f"each backward after its forward, for {of}", row)
+    if (held := most_held([row])[0]) > size:
+        hint = "Do all backwards of a round before the first forward of the next one."
+        raise CheckFailed(f"at most {size} micro-batches held, for {of}", f"{held:.0f}", hint)
+    wanted, found = units.format_time_s(step_s), units.format_time_s(played.end_s)
+    if abs(played.end_s - step_s) > 1e-6:
+        hint = "A round has k micro-batches, and takes k + p - 1 micro-batches' worth of time."
+        picture = partial(draw.timeline, played, title="Your row on four stages, computed")
+        raise CheckFailed(f"a step of {wanted} on four stages, for {of}", found, hint, picture)
+    return played.bubble_fraction()
+
+
+with check.turn("row_in_rounds"):
+    cases = ((8, 8, 33e-3), (8, 4, 42e-3), (8, 2, 60e-3), (7, 3, 48e-3))
+    idle = [f"{idle_in_rounds(*case):.0%}" for case in cases]
+    print("Right. Idle with m = 8, and k = 8, 4 and 2:", ", ".join(idle[:3]))
+
+# %% [markdown]
+# Rounds save memory and cost time. Each round fills and drains the pipeline again, so the idle
+# share is (p - 1)/(k + p - 1), however many full rounds there are. But a stage does not have to
+# wait for the end of a round. As soon as a micro-batch's gradient arrives, a stage can run its
+# backward pass and free its memory. This is **1F1B**, *one forward, one backward* (SC21, section
+# 2.2.1), here with four stages and eight micro-batches:
+
+# %% one_f_one_b_rows
+GPIPE_4 = [ALL_FORWARDS_FIRST[8]] * 4
+ONE_F_ONE_B_4 = [
+    "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7",
+    "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7",
+    "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7",
+    "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7",
+]
+both = {"GPipe": play(GPIPE_4)[0], "1F1B": play(ONE_F_ONE_B_4)[0]}
+draw.timelines(both, title="Four stages, eight micro-batches, computed")
+
+# %% [markdown]
+# Read the rows. In the warm-up a stage runs only forward passes, until the first micro-batch comes
+# back to it: the last stage runs one, the stage before it two, the first stage p. In the steady
+# state that follows, each forward pass is preceded by a backward pass, and the number of
+# micro-batches in flight does not grow. **The step takes exactly as long as with GPipe**: on the
+# last stage neither schedule waits between its first forward and its last backward pass, and the
+# times before and after are the same. The difference is in memory:
+
+# %% most_held
 table = []
 for name, schedule in (("GPipe", GPIPE_4), ("1F1B", ONE_F_ONE_B_4)):
     row = {"schedule": name, "idle": f"{play(schedule)[0].bubble_fraction():.1%}"}
@@ -411,23 +528,24 @@ for name, schedule in (("GPipe", GPIPE_4), ("1F1B", ONE_F_ONE_B_4)):
 draw.table(table, title="Micro-batches held at the peak, four stages and m = 8, computed")
 
 # %% [markdown]
-# GPipe holds m on every stage. 1F1B holds **min(m, p)** on the first one and one less on each
-# that follows. So with 1F1B you can raise m as far as the batch allows, and the bubble shrinks
-# while memory stays. With GPipe, memory pays for every micro-batch.
+# GPipe holds m micro-batches on every stage. 1F1B holds **min(m, p)** on the first stage and one
+# less on each following stage (with fewer micro-batches than stages, no more than m on any). So
+# with 1F1B you can raise m as far as the batch allows: the bubble shrinks, and the memory stays the
+# same. With GPipe, memory grows with every micro-batch.
 
 # %% [markdown]
 # ### Your turn: write a row
 #
 # 10 minutes · medium
 #
-# Three stages, four micro-batches, 1F1B. The rows of the first and the last stage are given
-# below, in the check. Write the row of the stage in the middle, as in the lists above. It must
-# take no longer than GPipe, and hold at most two micro-batches.
+# Take 1F1B with three stages and four micro-batches. The rows of the first and the last stage are
+# in the check below. Write the row of the middle stage in the same form as above. The step must
+# take no longer than with GPipe, and the middle stage must hold at most two micro-batches.
 #
 # <details><summary>Hint</summary>
 #
-# How many forwards can the middle stage do before the first micro-batch has come back from the
-# last stage? After that, a backward and a forward take turns until there are no more forwards.
+# How many forward passes can the middle stage run before the first micro-batch comes back from the
+# last stage? After that, backward and forward passes alternate until no forward passes are left.
 #
 # </details>
 
@@ -465,13 +583,14 @@ with check.turn("middle_row"):
     print("Right: as short as GPipe, and never more than two micro-batches held.")
 
 # %% [markdown]
-# ### What the first stage holds
+# ### More stages do not shrink the first stage's activations
 #
-# A stage of p has L/p of L layers. In 1F1B the first stage holds p micro-batches of them, which
-# is p · L/p = **L layers' worth, whatever p is** (Korthikanti et al. 2022, section 4.2.3): as
-# much as a single GPU holds that has the whole model and takes one micro-batch at a time. More
-# stages shrink the states of a GPU, and not the activations of the first stage. For Llama 3 8B,
-# with a micro-batch of one sequence of 8,192 tokens in bfloat16, and m = 32:
+# Each of p stages has L/p of the model's L layers. With 1F1B the first stage holds its layers'
+# activations for p micro-batches: p · L/p = **L layers of activations, whatever p is** (Korthikanti
+# et al. 2022, section 4.2.3). That is as much as on a single GPU that has the whole model and runs
+# one micro-batch at a time. More stages shrink the states on a GPU, but not the activations of the
+# first stage. The next table is for Llama 3 8B, with a micro-batch of one sequence of 8,192 tokens
+# in bfloat16, and m = 32:
 
 # %% first_stage
 LLAMA = shape("llama-3-8b")
@@ -489,16 +608,16 @@ predictions.reveal("first of 8 stages holds", held_layers)
 draw.table(table, title="Llama 3 8B: states, and activations of the layers, computed")
 
 # %% [markdown]
-# Eight stages need 16 GB of states each in place of 128, and with 1F1B the first one still holds
-# 44 GB of activations, where the last one holds 5.5. With GPipe every stage would hold 177. (The
-# states are those of week 7, shared out evenly; section 6 adds the embedding and the head, which
-# make stages uneven, and recomputation, which is the remedy for the first stage.)
+# Each of eight stages needs 16 GB for states instead of 128, but with 1F1B the first one still
+# holds 44 GB of activations, and the last one 5.5. With GPipe every stage would hold 177 GB. (The
+# states are those of week 7, divided evenly; section 6 adds the embedding and the LM head, which
+# make stages uneven, and recomputation, which shrinks the first stage's activations.)
 #
-# ### When nothing moves: deadlock
+# ### A cycle of waiting ranks is a deadlock
 #
-# A player can get stuck, and so can ranks. Here are two rows, each of which looks sensible. Rank
-# 0 wants to do the backward of a micro-batch before it starts the next one. Rank 1 wants both
-# forwards first.
+# A schedule can get stuck, in the simulator and on ranks. Each of the two rows below looks
+# sensible. Rank 0 runs a micro-batch's backward pass before it starts the next micro-batch. Rank 1
+# runs both forward passes first.
 
 # %% stuck
 STUCK = ["F0 B0 F1 B1", "F0 F1 B0 B1"]
@@ -509,10 +628,10 @@ for rank, action in stuck.items():
     print(f"for {before.kind}{before.number} on stage {before.stage}")
 
 # %% [markdown]
-# Rank 0 waits at B0 for rank 1, which waits at F1 for rank 0: a **circle**. Follow who waits for
-# whom and you come back to where you began. A schedule is free of deadlock exactly if there is no
-# such circle, and a player finds out in no time. On ranks the same rows become sends and
-# receives; here are only the messages:
+# Rank 0 waits at B0 for rank 1, which waits at F1 for rank 0: a **cycle**. Follow which action
+# waits for which, and you return to where you began. A schedule is free of deadlock if and only if
+# there is no such cycle, and the simulator finds one at once. On ranks the same rows become sends
+# and receives; the next cell runs only these messages:
 
 
 # %% stuck_ranks
@@ -535,48 +654,50 @@ except ws.RunError as error:
     print(error)
 
 # %% [markdown]
-# The launcher's report says what the player said: who waits for whom, and in which line. On a
-# real cluster all GPUs stand still until a timeout, ten minutes by default with NCCL. Then torch
-# writes each rank's last calls to a file, and a program that lays them side by side gives such a
-# report (week 11).
+# The launcher reports what the simulator reported, which rank waits for which, and names the lines
+# as well. On a real cluster all GPUs stand still until a timeout, ten minutes by default with NCCL.
+# Then torch writes each rank's last calls to a file, and a program that compares these files gives
+# such a report (week 11).
 #
-# There is a second kind of circle, which no player sees, because it lies below the schedule. In
-# the middle of 1F1B two neighbours have something for each other at the same time: an activation
-# goes up, a gradient comes down. If both **send first** and a send waits for its receiver, both
-# wait. That is NCCL issue 479 of 2021, whose answer is to group a send and a receive into one
-# call (`batch_isend_irecv`). In January 2026 torch's own schedules hung for the same reason
-# (pytorch, issue 172668): rank 0 sent F1 before it received F0 of its second stage, rank 1 sent
-# F0 before it received F1. Exchanging the two on every odd rank only made a longer circle, of
-# three actions.
+# The simulator cannot find a second kind of cycle, because it arises in the messages below the
+# schedule. In the steady state of 1F1B two neighbours send to each other at the same time: one an
+# activation, the other a gradient. If both **send first** and a send waits for its receiver, both
+# wait. That is NCCL issue 479 of 2021, where the answer is to group a send and a receive into one
+# call (`batch_isend_irecv`). In January 2026 a patch to torch's schedules, which put each receive
+# right before its use, hung on two nodes, as its tester suspects for the same reason (pytorch,
+# issue 172668): rank 0 sent F1 before it received F0 of its second stage, and rank 1 sent F0 before
+# it received F1. Swapping the order on every odd rank only made a longer cycle, of three actions.
 #
-# ### Interleaved: more stages than ranks
+# ### Interleaving: v chunks on each rank divide the idle time by v
 #
-# The bubble is (p - 1) times the time of a micro-batch *on one stage*. Make stages smaller, and
-# it shrinks. **Interleaved 1F1B** (SC21, section 2.2.2) cuts the model into p · v stages and
-# gives each rank v of them, called **chunks**: with two ranks and v = 2, rank 0 has stages 0 and
-# 2, rank 1 has 1 and 3. A micro-batch comes past each rank twice.
+# The bubble is (p - 1) times the time of a micro-batch *on one stage*, so smaller stages make it
+# shrink. **Interleaved 1F1B** (SC21, section 2.2.2) splits the model into p · v stages and gives
+# each rank v of them, called **model chunks** or virtual stages: with two ranks and v = 2, rank 0
+# has stages 0 and 2, and rank 1 has 1 and 3. A micro-batch passes each rank twice.
 
 # %% [markdown]
 # ### Your turn: two chunks a rank
 #
 # 10 minutes · medium
 #
-# Two micro-batches on two ranks, each with two chunks. Rank 0 takes both through its first chunk,
-# then both through its second one, and comes back the same way:
+# Take two micro-batches and two ranks with two chunks each. Rank 0 runs both micro-batches through
+# its first chunk, then both through its second one, and takes the chunks in reverse order in
+# backward:
 #
 # ```text
 # rank 0   0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
 # ```
 #
-# Write the row of rank 1, which has stages 1 and 3. A chunk's forward takes half a millisecond, its
-# backward a millisecond. By plain 1F1B the step takes 9 ms; yours must take 7.5, and rank 1 must
-# hold at most one and a half micro-batches of its layers: three chunks.
+# Write the row of rank 1, which has stages 1 and 3. A chunk's forward pass takes half a
+# millisecond, its backward pass one millisecond. With plain 1F1B the step takes 9 ms; yours must
+# take 7.5, and rank 1 must hold the activations of at most three chunks, which is one and a half
+# micro-batches of its layers.
 #
 # <details><summary>Hint</summary>
 #
-# Forwards come to rank 1 in the order in which rank 0 does them: first both of stage 1. Stage 3 is
-# the last one. What can it do with micro-batch 0 as soon as its forward is done? On the way back,
-# stage 1 waits for stage 2.
+# Activations arrive at rank 1 in the order of rank 0's forward passes: first both for stage 1.
+# Stage 3 is the last stage. What can it do with micro-batch 0 as soon as its forward pass is done?
+# In backward, stage 1 waits for stage 2.
 #
 # </details>
 
@@ -613,8 +734,8 @@ with check.turn("row_of_two_chunks"):
     print("Right: 7.5 ms in place of 9, and never more than three chunks held.")
 
 # %% [markdown]
-# With more micro-batches forwards and backwards take turns in the middle, as in 1F1B. Here are
-# four, in rounds of two:
+# With more micro-batches, forward and backward passes alternate in a steady state, as in 1F1B. Here
+# are four micro-batches, in rounds of two:
 
 # %% interleaved_rows
 INTERLEAVED = [
@@ -626,41 +747,83 @@ both = {"1F1B": play(ONE_F_ONE_B_2)[0], "two chunks a rank": play(INTERLEAVED)[0
 draw.timelines(both, title="Two ranks, four micro-batches, computed")
 
 # %% [markdown]
-# A chunk takes half as long as a stage did, so the step is half a micro-batch shorter. In general
-# the idle time is 1/v of what it was: (p - 1)/(vm) of the ideal time, or (p - 1)/(vm + p - 1) of
-# the whole. That has its price:
+# A chunk takes half as long as a stage did, so the step is shorter by half the time of a
+# micro-batch. In general the idle time is 1/v of that of 1F1B: (p - 1)/(vm) of the ideal time, or
+# (p - 1)/(vm + p - 1) of the whole step. It costs messages and memory.
+#
+# ### Your turn: count the messages
+#
+# 10 minutes · medium
+#
+# After a forward, a stage hands its output to the next stage; after a backward, it hands a gradient
+# to the stage before. That takes a message if the other stage is on a **different rank**. Count
+# the messages of a step in the rows of a schedule that has only forwards and backwards, such as
+# `INTERLEAVED`; `actions_of(rank, row)` gives a rank's actions, each with its `kind`, `stage` and
+# `number`. The first number to compare with is what the ranks of section 3 sent.
+#
+# <details><summary>Hint</summary>
+#
+# First note the rank of each stage in a dictionary. Then go through all actions: which stage takes
+# the result, and is there such a stage? What the last stage computes forward, and the first one
+# backward, nobody takes.
+#
+# </details>
 
+
+# %% messages_sent tags=["turn"]
+def messages_sent(schedule):
+    """The number of messages that all ranks together send in a step."""
+    ### BEGIN SOLUTION
+    home = {a.stage: rank for rank, row in enumerate(schedule) for a in actions_of(rank, row)}
+    num_sent = 0
+    for rank, row in enumerate(schedule):
+        for action in actions_of(rank, row):
+            taker = action.stage + (1 if action.kind == "F" else -1)
+            num_sent += home.get(taker, rank) != rank
+    return num_sent
+    ### END SOLUTION
+
+
+# %% check_messages_sent
+IN_A_V = ["0F0 3F0 3B0 0B0", "1F0 2F0 2B0 1B0"]  # down the ranks, and up again
+ON_ONE_RANK = ["0F0 1F0 2F0 3F0 3B0 2B0 1B0 0B0"]
+with check.turn("messages_sent"):
+    sends = [event for event in turns.timeline.events if event.sent_bytes]
+    for what, schedule, wanted, hint in (
+        ("two stages in turn, as emulated", ["F0 B0"] * 2, len(sends), "One in each direction."),
+        ("1F1B on four ranks, m = 8", ONE_F_ONE_B_4, 6 * 8, "Three boundaries, two directions."),
+        ("two chunks a rank, m = 4", INTERLEAVED, 6 * 4, "Four stages have three boundaries."),
+        ("stages 0 and 3 on rank 0", IN_A_V, 4, "Stages 1 and 2 are on the same rank."),
+        ("four stages on one rank", ON_ONE_RANK, 0, "A rank sends nothing to itself."),
+    ):
+        found = messages_sent(schedule)
+        if found != wanted:
+            raise CheckFailed(f"{wanted} messages for {what}", f"{found}", hint)
+    print("Right: 2 as emulated, 48 for 1F1B on four ranks, 24 for two chunks a rank.")
 
 # %% interleaved_costs
-def messages_sent(schedule):
-    """The messages of a step: one after each forward and each backward that a neighbour needs."""
-    rows = [actions_of(rank, row) for rank, row in enumerate(schedule)]
-    last_stage = max(action.stage for row in rows for action in row)
-    ends = {"F": last_stage, "B": 0}
-    return sum(a.kind in ends and a.stage != ends[a.kind] for row in rows for a in row)
-
-
 table = []
 for name, schedule, num_chunks in (("1F1B", ONE_F_ONE_B_2, 1), ("two chunks", INTERLEAVED, 2)):
     row = {"schedule": name, "idle, formula": f"{bubble(2, 4, num_chunks):.1%}"}
     row |= {"idle, played": f"{play(schedule)[0].bubble_fraction():.1%}"}
     row |= {f"rank {rank} holds": held for rank, held in enumerate(most_held(schedule))}
-    table.append({**row, "messages": messages_sent(schedule)})
+    num_boundaries = 2 * num_chunks - 1
+    table.append({**row, "messages": 2 * 4 * num_boundaries})
 draw.table(table, title="Two ranks, m = 4, computed; held: in micro-batches of a rank's layers")
 
 # %% [markdown]
-# The idle time goes from 20% to 11%. There are three times as many messages: 3 boundaries between
-# 4 stages, in place of one between two (for many stages, v times). And rank 0 holds 2.5
-# micro-batches' worth in place of 2, that is 1 + (p - 1)/(pv) times as much (Korthikanti et al.,
-# section 4.2.3, who write m for our v). SC21's version needs an m that is a multiple of p.
+# The idle share falls from 20% to 11%. There are three times as many messages, because 4 stages
+# have 3 boundaries instead of one (with many stages, v times as many). And rank 0 holds the
+# activations of 2.5 micro-batches instead of 2, that is 1 + (p - 1)/(pv) times as much (Korthikanti
+# et al., section 4.2.3, who write m for our v). SC21's schedule requires m to be a multiple of p.
 #
-# ### Zero bubble: backward is two things
+# ### Zero bubble: weight gradients fill the idle time
 #
 # Week 7's backward function returned two gradients: of the layer's **input**, and of its
-# **weight**. The stage before waits for the first. Nobody waits for the second before the update.
-# **Zero bubble** (Qi et al. 2023) makes two actions of them: **B** for the gradient of the input
-# and **W** for that of the weights. B goes first wherever someone waits, and W fills the holes.
-# Three stages, six micro-batches, and for now F, B and W all equally long:
+# **weight**. The previous stage waits for the first. Nothing before the update needs the second.
+# **Zero bubble** (Qi et al. 2023) makes them two actions: **B** for the gradient of the input and
+# **W** for that of the weights. B goes first wherever a stage waits for it, and W fills the gaps.
+# The next pictures have three stages and six micro-batches; for now F, B and W take equally long:
 
 # %% zero_bubble_rows
 ONE_F_ONE_B_3 = [
@@ -678,14 +841,14 @@ both = {"1F1B": play(ONE_F_ONE_B_3)[0], "B and W apart": play(ZERO_BUBBLE_3, THI
 draw.timelines(both, title="Three stages, six micro-batches, computed")
 
 # %% [markdown]
-# The idle time is (p - 1)(F + B - W) in place of (p - 1)(F + B + W), a third (B is the input's
-# gradient alone here). No rank holds more than p micro-batches: this is the paper's ZB-H1. With
-# more memory, up to 2p - 1 micro-batches on the first stage, its ZB-H2 has no bubble at all
-# (sections 2.2 and 2.3).
+# The idle time is (p - 1)(F + B - W) instead of (p - 1)(F + B + W), a third of it (here B is only
+# the gradient of the input). No rank holds more than p micro-batches: this is the paper's ZB-H1.
+# With more memory, up to 2p - 1 micro-batches on the first stage, the paper's ZB-H2 has no bubble
+# at all (sections 2.2 and 2.3).
 #
-# But F, B and W are not equally long. The paper's table 1 counts for a layer of width h and
-# sequences of s tokens: F: sbh(24h + 4s), B: sbh(24h + 8s), W: sbh(24h). Attention's scores have
-# no weights:
+# But F, B and W do not take equally long. For a layer of width h and sequences of s tokens, the
+# paper's table 1 counts sbh(24h + 4s) FLOPs for F, sbh(24h + 8s) for B, and sbh(24h) for W, because
+# attention's scores have no weights:
 
 
 # %% zero_bubble_times
@@ -709,19 +872,19 @@ draw.table(
 )
 
 # %% [markdown]
-# The longer the sequence, the smaller W is beside F and B, and the less it fills. At 32,768
-# tokens this order, which was made for equal parts, gains nothing any more. So the paper makes
-# its schedules from profiled times (table 5 has their bubbles). The losses of 1F1B and of its
-# schedules are the same bit by bit (section 5.1): a schedule changes when a gradient is computed,
-# and not what it is.
+# The longer the sequence, the shorter W is compared with F and B, and the less of the bubble it
+# fills. At 32,768 tokens this order, which was made for equal times, no longer gains anything. So
+# the paper makes its schedules from profiled times (its table 5 has their bubbles). The losses of
+# 1F1B and of the paper's schedules are equal bit by bit (section 5.1): a schedule changes when a
+# gradient is computed, but not its value.
 #
 # ## 5. Compare with the production oracle
 #
-# ### torch's schedules, unmodified
+# ### torch's unmodified schedules follow the same lists
 #
-# `torch.distributed.pipelining` has all of these. A `PipelineStage` wraps a stage's module, a
-# schedule class has the order, and `step` runs one step. A small subclass of ours makes each
-# action a span and, where we want round numbers, lets it take a given time.
+# `torch.distributed.pipelining` has all of these schedules. A `PipelineStage` wraps a stage's
+# module, a schedule class defines the order, and `step` runs one step. A small subclass records
+# each action as a span and, where we want round numbers, makes it take a given time.
 
 
 # %% watched
@@ -824,13 +987,13 @@ draw.table(
 )
 
 # %% [markdown]
-# torch does what our lists say, action by action; it idles for as long as the formula says, and
-# its gradients are those of one process but for rounding: sums in another order.
+# torch follows our lists, action by action. It is idle for as long as the formula says, and its
+# gradients are those of one process up to rounding, because it adds in a different order.
 #
-# ### The same rows on real ranks
+# ### Real ranks run the same rows
 #
-# Two processes of this machine, over Gloo, run torch's 1F1B with four micro-batches. The picture
-# is of the same kind: each block is a span of a rank, and the time is this machine's.
+# Two processes on this machine run torch's 1F1B over Gloo, with four micro-batches. The picture is
+# of the same kind as before: each block is a span of a rank, and the time is measured here.
 
 # %% real_ranks
 REAL = {"world_size": 2, "backend": "gloo", "echo": False}
@@ -843,15 +1006,16 @@ print(
 draw.timeline(work_of(real), title="torch's 1F1B on two ranks, third step, measured here")
 
 # %% [markdown]
-# On two GPUs with nothing else to do, blocks of one kind would be equally long and the hatched
-# part 20%. What they are here depends on this machine's cores, and on what else runs on them. A
-# schedule fixes the *order*; the time is the machine's. So whatever below compares times is
-# computed, emulated or on paper.
+# On two GPUs with nothing else to do, blocks of one kind would be equally long and the hatched part
+# 20%. Here both depend on this machine's cores, and on what else runs on them. A schedule fixes the
+# *order*; the times depend on the machine. So all comparisons of times below are computed, emulated
+# or on paper.
 #
-# ### Activations, counted
+# ### Counted activations: with 1F1B they fall from rank to rank
 #
-# And what the stages hold: four emulated ranks, one layer of the transformer on each, eight
-# micro-batches, and the bytes of activations at the peak, counted by the ranks' memory meters.
+# How much do the stages hold? The next cell runs eight micro-batches on four emulated ranks, with
+# one layer of the transformer on each. The ranks' memory meters count the bytes of activations at
+# the peak.
 
 # %% held_on_ranks
 bars, held = {}, {}
@@ -866,17 +1030,17 @@ for name in held:
 draw.memory(bars, title="Activations at each rank's peak, m = 8, emulated")
 
 # %% [markdown]
-# GPipe's ranks hold eight micro-batches of 146 kB each. With 1F1B the peak falls by about one of
-# them from rank to rank, as the table in section 4 says: 4, 3, 2, 1. (What the rank works on
-# comes on top, and the last rank has the logits and the loss as well.)
+# GPipe's ranks hold eight micro-batches of 146 kB each. With 1F1B the peak falls by about one
+# micro-batch from rank to rank, as in the table of section 4: 4, 3, 2, 1. (The peak also includes
+# what the rank is working on, and on the last rank the logits and the loss.)
 #
 # ## 6. Formula, measurement, emulation, paper
 #
-# ### Four stages of Llama 3 8B
+# ### Llama 3 8B on paper: slightly more idle time than in the formula
 #
-# Real layers on paper: four of Llama's layers, one to each stage, on four H100. The vocabulary is
-# cut to 1,024 here, so that the head hardly counts. torch's GPipe and 1F1B, eight micro-batches
-# of one sequence of 8,192 tokens in bfloat16.
+# The next cells run layers of real size on paper: four of Llama's layers, one on each stage, on
+# four H100s. The vocabulary is reduced to 1,024, so that the LM head hardly matters. torch's GPipe
+# and 1F1B each run eight micro-batches of one sequence of 8,192 tokens in bfloat16.
 
 
 # %% stages_of_llama
@@ -915,16 +1079,17 @@ draw.table(
 
 # %% [markdown]
 # (Before its first step torch sends one micro-batch through all stages, to learn the shapes. That
-# is left out here.) 1F1B takes as long as GPipe. It holds half as much on the first stage, and on
-# the last a sixth: an eighth of the layer's, and the head's and the loss's on top. Both are idle
-# for longer than the formula says, 30% in place of 27%: the stages are not quite equal, because the
-# last one has a head and the loss besides its layer, and each message takes its time.
+# is left out here.) 1F1B takes as long as GPipe. It holds half as much on the first stage, and a
+# sixth on the last: an eighth of the layer's activations, plus those of the LM head and the loss.
+# Both schedules are idle for longer than the formula says, 30% instead of 27%: the stages are not
+# quite equal, because the last one has the LM head and the loss in addition to its layer, and
+# messages take time.
 #
-# ### What travels
+# ### A pipeline sends far fewer bytes than FSDP
 #
-# A pipeline sends little. Llama 3 8B on 8 GPUs takes a step of eight sequences of 8,192 tokens.
-# What does a GPU send in bfloat16, by each of the three ways of weeks 7 to 9? (With FSDP each GPU
-# takes one of the sequences; the other two take all eight through all GPUs.)
+# Llama 3 8B runs a step of eight sequences of 8,192 tokens on 8 GPUs. How much does a GPU send in
+# bfloat16 with each of the three methods of weeks 7 to 9? (With FSDP each GPU takes one of the
+# sequences; with the other two methods all eight pass through all GPUs.)
 
 # %% bytes_by_way
 boundary_bytes = 2 * LLAMA.context_length * LLAMA.width  # activations of one sequence
@@ -946,30 +1111,30 @@ for row in table:
 draw.table(table, title="A step of eight sequences, Llama 3 8B on 8 GPUs, computed")
 
 # %% [markdown]
-# That is why pipelines are what crosses the network between nodes, while tensor parallelism stays
-# inside a node (SC21, sections 3.2 to 3.4: tensor parallelism up to the node's size, then
-# pipelines). FSDP sends the same for more sequences at a time, if they fit; the pipeline does not.
-# A boundary's messages depend on the tokens and the width alone: they are the same wherever the
-# model is cut, and however many layers or weights a stage has.
+# That is why pipelines run across nodes, while tensor parallelism stays inside a node (SC21,
+# sections 3.2 to 3.4: tensor parallelism up to the node's size, then pipelines). With more
+# sequences at a time, if they fit, FSDP still sends the same; a pipeline sends more. The messages
+# at a boundary depend only on the tokens and the width: they are the same wherever the model is
+# split, and however many layers or weights a stage has.
 #
-# ### Uneven stages
+# ### The slowest stage sets the pace
 #
-# A pipeline runs at the speed of its slowest stage. In a step each micro-batch passes every stage
-# once, and the slowest one takes all m of them, one after the other.
+# A pipeline runs at the speed of its slowest stage. In a step each micro-batch passes every stage,
+# and the slowest stage must run all m of them, one after the other.
 
 # %% [markdown]
 # ### Your turn: a step with uneven stages
 #
 # 10 minutes · medium
 #
-# Each stage r takes t_r seconds for a micro-batch, forward and backward together. The schedule is
-# GPipe's and m the number of micro-batches. How long does the step take?
+# Stage r takes t_r seconds for a micro-batch, forward and backward together. The schedule is GPipe,
+# with m micro-batches. How long does the step take?
 #
 # <details><summary>Hint</summary>
 #
 # The first micro-batch passes all stages, which takes the sum of their times. Each further one
-# comes out of the slowest stage one such time later. Try it with equal stages: (m + p - 1) t must
-# come out.
+# leaves the slowest stage later by that stage's time. Check your formula with equal stages: it must
+# give (m + p - 1) t.
 #
 # </details>
 
@@ -996,8 +1161,8 @@ with check.turn("uneven_s"):
     print("Right: as played, for two, three and four stages.")
 
 # %% [markdown]
-# Where do uneven stages come from? A head over a vocabulary of 128,256 is a large product. Count
-# a stage's load in layers of the same model, the head by its operations for 8,192 tokens:
+# Where do uneven stages come from? An LM head over a vocabulary of 128,256 is a large matmul. Count
+# a stage's load in layers of the same model; the LM head counts by its FLOPs for 8,192 tokens:
 
 
 # %% uneven
@@ -1028,13 +1193,14 @@ print(f"AmoebaNet's 3.48, as times one TPU: its slowest stage like {amoeba:.1f} 
 draw.table(table, title="Loads of stages, and a step of GPipe with 32 micro-batches, computed")
 
 # %% [markdown]
-# For 8B the head is nearly two layers. With four layers on each stage the last one is by far the
-# slowest, and the step is 30% longer than with an even load. Moving one layer to the front halves
-# that, though no cut into whole layers is even. Llama 3 405B gives its first and last stage one
-# layer less (Llama Team 2024, section 3.3.2): the last one has the head. The first one has the
-# embedding, which takes memory and hardly computes, and it holds the most activations. BLOOM's 70
-# layers on 12 stages were cut the same way (its training README): the embedding of 250,880 tokens
-# has 3.60 billion parameters, a layer 2.47 billion.
+# For 8B the LM head costs as much as nearly two layers. With four layers on each stage the last
+# stage is by far the slowest, and the step is 30% longer than with an even load. Moving one layer
+# to the first stage halves that, though no split into whole layers is even. Llama 3 405B has one
+# layer less on its first and last stages (Llama Team 2024, section 3.3.2): the last one has the LM
+# head. The first one has the embedding, which takes memory but hardly any compute, and it holds the
+# most activations. BLOOM's 70 layers were split over 12 stages in the same way (its training
+# README): the embedding of 250,880 tokens has 3.60 billion parameters, and a layer has 2.47
+# billion.
 
 # %% bloom
 ends, middle = 3.60 + 5 * 2.47, 6 * 2.47
@@ -1042,11 +1208,12 @@ print(f"first and last stage: 5 layers and an embedding, {ends:.1f} billion para
 print(f"ten stages between: 6 layers, {middle:.1f} billion; in all {2 * 5 + 10 * 6} layers")
 
 # %% [markdown]
-# ### Recomputation in a pipeline
+# ### Recomputation shrinks the activations of a pipeline
 #
-# If each layer keeps its input alone and is computed again in backward (week 6), a stage holds
-# much less for each micro-batch in flight. Each micro-batch costs one more forward: by its
-# products 4 units in place of 3. The idle *share* stays, because work and idle time grow alike.
+# If each layer keeps only its input and is recomputed in backward (week 6), a stage holds much less
+# for each micro-batch in flight. Each micro-batch costs one more forward pass: counted in matmuls,
+# 4 units instead of 3. The idle *share* stays the same, because work and idle time grow in
+# proportion.
 
 # %% recomputation
 input_bytes, table = 2 * LLAMA.context_length * LLAMA.width, []
@@ -1064,16 +1231,16 @@ for name, kept_bytes, backward_s in (
 draw.table(table, title="1F1B for Llama 3 8B, one sequence a micro-batch, computed")
 
 # %% [markdown]
-# The first of eight stages goes from 44 GB to 3.5, for a step that is a third longer by this
-# count (week 6 found 23 to 38%).
+# The first of eight stages goes from 44 GB to 3.5, and the step takes a third longer by this count
+# (week 6 found 23 to 38%).
 #
-# ### Published layouts
+# ### Published layouts leave about a tenth of the time idle, or less
 #
-# What did published runs leave idle? A pipeline's number of sequences is the batch over the
-# data-parallel degree. The table takes one sequence to a micro-batch, and two for BLOOM, as its
-# README says; SC21 and Llama 3 do not say it for these rows. SC21's runs were interleaved, with a
-# v that its table 1 does not give, so their idle share was smaller than here. For Llama 3 v = 8
-# is inferred: 126 layers and two missing ones are 16 · 8, with one layer a chunk.
+# How much time did published runs leave idle? The number of sequences in each pipeline is the batch
+# divided by the data-parallel degree. The table assumes one sequence per micro-batch, and two for
+# BLOOM, as its README says; SC21 and Llama 3 do not give this number for these rows. SC21's runs
+# were interleaved, with a v that its table 1 does not give, so their idle share was smaller than
+# here. For Llama 3, v = 8 is inferred: below the table is how.
 
 # %% layouts
 table = []
@@ -1095,12 +1262,14 @@ draw.table(
 )
 
 # %% [markdown]
-# Twice as many GPUs at the same batch halve m, and the bubble nearly doubles. Llama 3 fell
-# from 430 to 400 TFLOP/s with it, 7%, because each pipeline had fewer sequences (section 3.3.2);
-# the two idle shares alone give 5%. Without
-# interleaving, Llama 3's pipelines would be idle for a third of the time, or for half of it.
+# Twice as many GPUs at the same batch halve m, and the bubble nearly doubles. Llama 3's throughput
+# per GPU fell by 7%, from 430 to 400 TFLOP/s, because each pipeline had fewer sequences (section
+# 3.3.2). That determines v. A stage has (126 + 2)/16 = 8 layers, so v is 1, 2, 4 or 8, and the idle
+# shares alone would cost 24, 16, 10 or 5%. More GPUs can only lose something else as well, so **v
+# was 8**, unless it differed between the two runs. Without interleaving, Llama 3's pipelines would
+# be idle for a third of the time on the smaller number of GPUs, and for half of it on the larger.
 #
-# ### Formula beside run
+# ### Formula, emulation and paper compared
 
 # %% formula_beside_run
 table = []
@@ -1124,15 +1293,15 @@ for name, held in (("GPipe", 8), ("1F1B", 4)):
 draw.table(table, title="Formula beside emulation and paper")
 
 # %% [markdown]
-# With equal stages and links without latency the formula is exact. On paper it is a tenth too
-# low, for the two reasons named above. The bytes are right within 3%.
+# With equal stages and links without latency the formula is exact. On paper it gives an idle share
+# that is a tenth too low, for the two reasons given above. Its bytes are right to within 3%.
 #
 # ### Explore
 #
-# Stages, micro-batches, schedule: the rows are torch's own, read off its schedule objects on
-# emulated ranks, and played by our player; a forward takes a millisecond for a p-th of the model, a
-# backward two. Below it, what each rank would hold of Llama 3 8B, states and activations, against
-# 80 GB.
+# Choose the number of stages and micro-batches, and a schedule. The rows are torch's own, read from
+# its schedule objects on emulated ranks and run by our simulator; a forward pass through 1/p of the
+# model takes one millisecond, a backward pass two. The bars below the timeline show what each rank
+# would hold of Llama 3 8B, states and activations, compared with 80 GB.
 
 
 # %% torchs_order
@@ -1208,20 +1377,22 @@ explore(
 )
 
 # %% [markdown]
-# Choose 8 stages and raise m from 8 to 32, with 1F1B and then with GPipe: what happens to the
-# bars? Choose two chunks a rank: what does rank 0 pay for the smaller bubble? The zero-bubble
-# schedule in a V gives each rank an early and a late stage: how does what ranks hold compare?
+# Choose 8 stages and raise m from 8 to 32, with 1F1B and then with GPipe: what happens to the bars?
+# Choose two chunks a rank: how much more memory does rank 0 need for the smaller bubble? The
+# zero-bubble schedule in a V gives each rank an early and a late stage: how do the ranks' bars
+# compare?
 #
 # ## 7. When it breaks
 #
-# ### A gradient that fades
+# ### Accumulated gradients shrink with every call of `step`
 #
-# In September 2025 someone trained with torch's pipelines and gradient accumulation, in a trainer
-# of their own, and compared loss curves and gradient norms with and without a pipeline. They were
-# not the same. Nothing failed and nothing warned. The same fault was then found in torchtitan
+# In September 2025 a user trained with torch's pipelines and gradient accumulation in their own
+# trainer, and compared loss curves and gradient norms with and without a pipeline. They were not
+# the same, although there was no error and no warning. The same bug was then found in torchtitan
 # (pytorch/torchtitan, issue 1733).
 #
-# Here it is. Three calls of `step`, on the same batch each time, add up their gradients:
+# The next cell reproduces it. Three calls of `step`, each with the same batch, add up their
+# gradients:
 
 
 # %% three_calls
@@ -1252,18 +1423,18 @@ predictions.reveal("norm after 3 calls over 1", ratios[-1])
 print("norm after each call, over the first:", ", ".join(f"{one:.4f}" for one in ratios))
 
 # %% [markdown]
-# Three equal gradients should add up to three times the first, or to their mean, 1. They add up
-# to 1.3125.
+# Three equal gradients should give three times the first, or, if they are averaged, the first
+# itself. They give 1.3125 times the first.
 
 # %% [markdown]
-# ### Find the bug: the gradient that fades
+# ### Find the bug: the accumulated gradient shrinks
 #
 # 10 minutes · medium
 #
-# Here is the colleague's function that makes the schedule. The loss is divided by the number of
-# calls, so that the sum over all calls should be the gradient of the mean. The check compares its
-# norm with that of one process, after three calls on three different batches. Run it, look at the
-# numbers above (1, 1.25, 1.3125: by what is each sum divided?), then read
+# Below is a colleague's function that makes the schedule. It divides the loss by the number of
+# calls, so that the sum over all calls should be the gradient of the mean loss. The check compares
+# the norm of this sum with that of one process, after three calls with three different batches. Run
+# the check, look at the numbers above (1, 1.25, 1.3125: by what is each sum divided?), then read
 # `help(pipelining.Schedule1F1B)` and change the function.
 #
 # <details><summary>Hint</summary>
@@ -1275,8 +1446,9 @@ print("norm after each call, over the first:", ", ".join(f"{one:.4f}" for one in
 #
 # <details><summary>Hint</summary>
 #
-# At the end of each call torch divides `weight.grad` by m, all that has been accumulated in it.
-# The argument `scale_grads` turns that off. Who divides by m then?
+# At the end of each call torch divides `weight.grad` by m, with everything that has been
+# accumulated in it. The argument `scale_grads` turns that off. Where must your code divide by m
+# then?
 #
 # </details>
 
@@ -1324,17 +1496,17 @@ with check.turn("make_schedule"):
 
 # %% [markdown]
 # **What it was**: at the end of each `step` torch divides the gradients by the number of
-# micro-batches. If steps accumulate, each division also shrinks what is there already, and the
-# sum becomes a fading average. It tends to m/(m - 1) times one call's gradient, 4/3 for m = 4,
-# however many calls there are. torchtitan's fix (pull request 1732) turns the scaling off and
-# scales the loss, as you did. The default of torch 2.13 still does it, as you have just seen.
-# **What finds it**: the gradient norm beside one process's. AdamW hides a factor, as in week 7,
-# so the loss curve says little.
+# micro-batches. If several calls accumulate, each division also shrinks what is already there, so
+# earlier gradients count less and less. The sum tends to m/(m - 1) times one call's gradient, 4/3
+# for m = 4, however many calls there are. torchtitan's fix (pull request 1732) turns the scaling
+# off and scales the loss, as you did. torch 2.13 still scales by default, as you have just seen.
+# **What finds it**: comparing the gradient norm with that of one process. AdamW hides a constant
+# factor, as in week 7, so the loss curve shows little.
 #
-# ### Fewer micro-batches than stages
+# ### 1F1B hung with fewer micro-batches than stages
 #
-# In January 2025 a pipeline of 8 stages was given one micro-batch, and 1F1B hung while it filled
-# (torchtitan, issue 775). torch now refuses:
+# In January 2025 a pipeline of 8 stages was given one micro-batch, and 1F1B hung in the warm-up
+# (torchtitan, issue 775). torch now refuses such a schedule:
 
 
 # %% too_few
@@ -1351,13 +1523,13 @@ def too_few():
 print(ws.run(too_few, **EMULATED).values[0])
 
 # %% [markdown]
-# ### It worked with NCCL
+# ### Dropped handles: no error with NCCL, a hang with Gloo
 #
-# torch's pipelines could hang or die on CPUs (reported in August 2024, pytorch issue 132644; fixed
-# in May 2025, pull request 152938). A batch of sends and receives returned a list of handles. With
-# NCCL they are one; with Gloo there is one for each operation, and all but one were dropped and
-# never waited for. On an emulated cluster a tensor changes only when its receive has been waited
-# for, so a forgotten handle shows every time.
+# torch's pipelines could hang or crash on CPUs (reported in August 2024, pytorch issue 132644;
+# fixed in May 2025, pull request 152938). A batch of sends and receives returned a list of handles.
+# With NCCL the list has one handle; with Gloo it has one for each operation, and all but one were
+# dropped without being waited for. On an emulated cluster a tensor changes only when its receive
+# has been waited for, so a forgotten handle shows up every time.
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
@@ -1365,10 +1537,10 @@ print(ws.run(too_few, **EMULATED).values[0])
 # | Number | Threshold | Where it comes from |
 # |---|---|---|
 # | (p - 1)/(m + p - 1) | 50, 80, 89% busy for p = 2 and m = 1, 4, 8 | section 4 |
-# | m = 4p still idles 18% | 5% takes m = 19 (p - 1) | p = 8; section 4 |
-# | min(m, p) micro-batches | 1F1B's first stage holds the whole model's activations | section 4 |
-# | 1/v of the idle time | for v times the messages and 1 + (p - 1)/(pv) of memory | section 4 |
-# | 2sbh bytes a boundary each way | 39 times less than FSDP, for 8B on 8 GPUs | section 6 |
+# | m = 4p leaves 18% idle | 5% needs m = 19 (p - 1) | p = 8; section 4 |
+# | min(m, p) micro-batches | 1F1B's first stage; m ≥ p: one of all layers | section 4 |
+# | 1/v of the idle time | for v times the messages, 1 + (p - 1)/(pv) times the memory | section 4 |
+# | 2sbh bytes a boundary each way | 1/39 of what FSDP sends, for 8B on 8 GPUs | section 6 |
 
 # %% [markdown]
 # ## 8. Problems
@@ -1378,73 +1550,73 @@ print(ws.run(too_few, **EMULATED).values[0])
 #
 # <details><summary>Answer</summary>
 #
-# 7/31 = 22.6% idle, 8 × 24/31 = 6.19 times. With m = 56: 7/63 = 11.1%, 8 × 56/63 = 7.11 times.
-# (Qi et al. 2023, table 5, have 24.3% for 1F1B at p = 8 and m = 24: their stages are profiled,
-# messages included.)
+# 7/31 = 22.6% idle, 8 × 24/31 = 6.19 times. With m = 56: 7/63 = 11.1%, 8 × 56/63 = 7.11 times. (Qi
+# et al. 2023, table 5, give 24.3% for 1F1B at p = 8 and m = 24: their times are profiled and
+# include messages.)
 #
 # </details>
 #
 # 2. DeepSeek-V3's report (table 2) counts the bubble of 1F1B as `(p-1)(F+B)`, of ZB1P as
-#    `(p-1)(F+B-2W)`, and of DualPipe as `(p/2-1)(F&B+B-3W)`, where B is the whole backward and
-#    F&B a forward and a backward that overlap. Take p = 16, F = 1, B = 2, W = 1 and F&B = 3. What
-#    is each? What does DualPipe gain over ZB1P if nothing overlaps, as here?
+#    `(p-1)(F+B-2W)`, and of DualPipe as `(p/2-1)(F&B+B-3W)`, where B is the whole backward and F&B
+#    a forward and a backward that overlap. Take p = 16, F = 1, B = 2, W = 1 and F&B = 3. How large
+#    is each bubble? What does DualPipe gain over ZB1P if nothing overlaps, as here?
 #
 # <details><summary>Answer</summary>
 #
-# 15 × 3 = 45, 15 × 1 = 15, and 7 × (3 + 2 - 3) = 14. Its bubble is hardly smaller, and it holds
-# the parameters twice. What it gains is in F&B: computation of one micro-batch hides
-# communication of another, so that F&B takes less than F + B with their messages.
+# 15 × 3 = 45, 15 × 1 = 15, and 7 × (3 + 2 - 3) = 14. DualPipe's bubble is hardly smaller, and it
+# holds the parameters twice. Its gain is in F&B: computation of one micro-batch hides communication
+# of another, so that F&B takes less time than F and B with their messages, one after the other.
 #
 # </details>
 #
-# 3. A model has 48 layers, and its head costs as much as 2 of them. It is cut into 4 stages of 12
-#    layers, with the head on the last. m = 16. How much longer is the step than with stages of
-#    12.5? What if one layer moves from the last stage to the first? And if two more move, to the
-#    others?
+# 3. A model has 48 layers, and its LM head costs as much as 2 of them. It is split into 4 stages of
+#    12 layers, with the LM head on the last, and m = 16. How much longer is the step than with even
+#    stages of 12.5? What if one layer moves from the last stage to the first? And if two more move,
+#    one to each of the other stages?
 #
 # <details><summary>Answer</summary>
 #
-# In layers: even, 12.5 × 19 = 237.5. Loads 12, 12, 12, 14: 50 + 15 × 14 = 260, **9.5%** longer.
-# Loads 13, 12, 12, 13: 50 + 15 × 13 = 245, **3.2%**. Loads 13, 13, 13, 11: the slowest is still
-# 13, so 245 again: only the largest counts.
+# Count in layers. Even stages take 12.5 × 19 = 237.5. Loads 12, 12, 12, 14 take 50 + 15 × 14 = 260,
+# **9.5%** longer. Loads 13, 12, 12, 13 take 50 + 15 × 13 = 245, **3.2%** longer. With loads 13, 13,
+# 13, 11 the slowest is still 13, so the step takes 245 again: only the largest load counts.
 #
 # </details>
 #
-# 4. Llama 3 405B has p = 16. Its batch gives each pipeline 32 sequences. You may have v = 1, 2, 4
-#    or 8. A micro-batch is one sequence. What is the smallest v with at most 10% idle? By which
-#    factor does a rank on average send more than with v = 1?
+# 4. Llama 3 405B has p = 16. Its batch gives each pipeline 32 sequences. You can choose v = 1, 2, 4
+#    or 8. A micro-batch is one sequence. What is the smallest v with at most 10% idle? How many
+#    times as much as with v = 1 does a rank send on average?
 #
 # <details><summary>Answer</summary>
 #
-# 15/(32v + 15): 31.9, 19.0, 10.5 and 5.5%. So **v = 8**. There are 16 × 8 = 128 stages and 127
-# boundaries in place of 15, and each takes a message per micro-batch and direction: 127/15 =
-# **8.5 times**.
+# The idle share is 15/(32v + 15): 31.9, 19.0, 10.5 and 5.5%. So **v = 8**. There are 16 × 8 = 128
+# stages and 127 boundaries instead of 15, and each needs a message per micro-batch and direction:
+# 127/15 = **8.5 times**.
 #
 # </details>
 #
-# 5. With 1F1B, p = 8 and m = 64 a run fits except on its first stage, by a little. Name three
-#    changes that would make it fit, with what each costs.
+# 5. With 1F1B, p = 8 and m = 64, a run fits into memory except on its first stage, which needs
+#    slightly too much. Name three changes that would make it fit, and what each costs.
 #
 # <details><summary>Answer</summary>
 #
-# Recompute on the first stages only: they then are slower by up to a third, and the slowest stage
-# sets the pace of all. Move layers to later stages: uneven stages, the same objection, though
-# fewer layers there. Micro-batches of half the size: half of the activations in flight; the
-# products get smaller and less efficient, and m = 128 halves the bubble. More stages do **not**
-# help: the first one holds p · L/p layers.
+# Recompute on the first stages only: they are then slower by up to a third, and the slowest stage
+# sets the pace of all. Move layers to later stages: the first stage has fewer layers, but the
+# stages are uneven, and again the slowest sets the pace. Use micro-batches of half the size: half
+# of the activations are in flight; the matmuls get smaller and less efficient, but m = 128 halves
+# the bubble. More stages do **not** help: the first one holds the activations of p · L/p layers.
 #
 # </details>
 
 # %% [markdown]
 # ## 9. Self-check
 #
-# First, your predictions beside the results.
+# First, compare your predictions with the results.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week09", seed=seed)
@@ -1454,15 +1626,15 @@ quiz.ask("week09", seed=seed)
 #
 # - A schedule is a list of actions for each rank. Time, idle share, memory and deadlock all
 #   follow from the lists and from what each action needs.
-# - The bubble is (p - 1)/(m + p - 1), for GPipe and 1F1B alike if stages are equal. What 1F1B saves
-#   is memory: min(m, p) micro-batches on the first stage in place of m.
+# - The bubble is (p - 1)/(m + p - 1), for GPipe and 1F1B alike if stages are equal. 1F1B saves
+#   memory: the first stage holds min(m, p) micro-batches instead of m.
 # - More stages do not shrink the first stage's activations. Recomputation does.
-# - Interleaving divides the idle time by v and pays in messages. Splitting B from W fills the
-#   bubble with work that nobody waits for.
-# - The slowest stage sets the pace; the head counts as layers.
-# - A pipeline's gradients are those of one process. Compare them, and their norm, with
-#   accumulation too.
+# - Interleaving divides the idle time by v, but sends more messages. Splitting B from W fills the
+#   bubble with work that no other stage waits for.
+# - The slowest stage sets the pace; count the LM head as layers, too.
+# - A pipeline's gradients are those of one process. Compare both the gradients and their norm, with
+#   gradient accumulation as well.
 #
-# **Now the lab**: [lab 9](../labs/lab09/lab09.ipynb). Schedules for any p, m and v, ranks that
-# run them, and stages in balance. Then **week 10**, *Combining them*: which of weeks 1 to 9 goes
-# on which link.
+# **Now the lab**: [lab 9](../labs/lab09/lab09.ipynb). You write schedules for any p, m and v, run
+# them on ranks, and balance the stages. Then **week 10**, *Combining them*: which kind of
+# parallelism belongs on which link.

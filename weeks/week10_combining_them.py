@@ -9,23 +9,24 @@
 # | You do not need | Megatron-LM, torchtitan |
 # | Afterwards | lab 10, *two axes by hand, and a cost that chooses* |
 #
-# Weeks 3 to 9 cut training in three ways: the **batch** (data parallelism and FSDP), each
-# **product** (tensor parallelism), and the **layers** (pipelines). Each of them stops paying at
+# Weeks 3 to 9 split training in three ways: by the **batch** (data parallelism and FSDP), within
+# each **matmul** (tensor parallelism), and by **layers** (pipelines). Each of them stops paying at
 # some number of GPUs. Large runs use all three at once, and then two questions remain: which GPUs
-# talk to each other about what, and how many GPUs each way gets.
+# send what to each other, and how many GPUs to use for each kind of parallelism.
 #
-# **dp**, **tp** and **pp** are the numbers of ranks along the three axes, and dp · tp · pp = N.
-# **m** is the number of micro-batches of a pipeline in one step.
+# **dp**, **tp** and **pp** are the numbers of ranks along the three dimensions of a mesh, and
+# `dp · tp · pp = N`. **m** is the number of micro-batches of a pipeline in one step.
 
 # %% [markdown]
 # ## 1. The question
 #
-# > Given a model and a cluster, along which axes should the GPUs be arranged, and which of the
-# > axes belongs on which link?
+# > Given a model and a cluster, along which mesh dimensions should the GPUs be arranged, and which
+# > dimension belongs on which link?
 #
-# Afterwards you can read a device mesh and say which of its groups leave a node, train one model
-# along three axes with the numbers of one process, list what to look at when four GPUs do the work
-# of two, share a batch among unequal GPUs, and choose a plan by running your own program on paper.
+# Afterwards you can read a device mesh and say which of its groups span several nodes, train one
+# model along three dimensions and get the results of one process, list what to check when four GPUs
+# do the work of two, share a batch among unequal GPUs, and choose a plan by running your own
+# program on paper.
 
 # %% parameters tags=["parameters"]
 network = "a100-100gbe-x2"  # section 6 chooses a plan for these two nodes of eight GPUs
@@ -67,7 +68,7 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# Four numbers: one from section 3, two from section 6, one from section 7.
+# The next cell asks for four numbers: one from section 3, two from section 6, one from section 7.
 
 # %% predict
 predictions.ask("step, tp across nodes over tp inside", predicted_wrong_order, "times", section=3)
@@ -86,9 +87,9 @@ predictions.ask(
 #
 # ### Two kinds of links
 #
-# Before ranks can be arranged, look at what joins them. To see all ranks at once, this section
-# has two small nodes of four H100 each, with the links of a full-sized node: NVLink inside, and
-# one network adapter (NIC) for each GPU. The coloured path is that of a byte from a GPU to its
+# Before you arrange ranks, look at what connects them. To show all ranks at once, this section uses
+# two small nodes of four H100s each, with the links of a full-sized node: NVLink inside, and one
+# network adapter (NIC) for each GPU. The coloured path is that of a byte from a GPU to its
 # counterpart in the other node.
 
 # %% nodes
@@ -124,14 +125,15 @@ draw.table(table, title="What links reach in one direction, published")
 # %% [markdown]
 # Over NVLink a GPU sends to its neighbours several times as fast as over the network to another
 # node, and where the eight GPUs of a node share one adapter, each has an eighth of the network's
-# rate. So the question is which conversations stay inside.
+# rate. So the question is which communication stays inside a node.
 #
 # ### The device mesh
 #
-# A **device mesh** numbers the ranks along axes, like the digits of a number. With
-# `{"pp": 2, "dp": 2, "tp": 2}` the last axis counts fastest: rank = (pp · 2 + dp) · 2 + tp. Ranks
-# that differ in *one* coordinate only are a **group** along that axis, and the collectives of the
-# axis run in it. Frames are nodes; each colour is a group:
+# A **device mesh** numbers the ranks along dimensions (also called axes), like the digits of a
+# number. With `{"pp": 2, "dp": 2, "tp": 2}` the last dimension varies fastest:
+# `rank = (pp · 2 + dp) · 2 + tp`. Ranks that differ in *one* coordinate only form a **process
+# group** along that dimension, and the collectives of the dimension run in it. In the pictures
+# frames are nodes, and each colour is a group:
 
 # %% mesh_tp
 MESH = {"pp": 2, "dp": 2, "tp": 2}
@@ -141,21 +143,21 @@ draw.mesh(MESH, groups="tp", ranks_per_node=4, title="Groups along tp")
 draw.mesh(MESH, groups="pp", ranks_per_node=4, title="Groups along pp")
 
 # %% [markdown]
-# The tensor groups lie within a node, in neighbouring ranks. The pipelines cross the network, each
-# from a rank of one node to its counterpart in the other. Write `groups="dp"` in the cell above:
-# where do the data-parallel groups lie?
+# The TP groups lie within a node, on neighbouring ranks. The pipelines cross the network, each from
+# a rank of one node to its counterpart in the other. Write `groups="dp"` in the cell above: where
+# do the data-parallel groups lie?
 #
 # ### Your turn: how many nodes a group touches
 #
 # 7 minutes · medium
 #
-# Ranks fill the nodes in order. Given the sizes of the axes, outermost first, over how many nodes
-# is a group along an axis spread? Take the group of rank 0.
+# Ranks fill the nodes in order. Given the sizes of the mesh dimensions, outermost first, how many
+# nodes does a group along one dimension span? Take the group of rank 0.
 #
 # <details><summary>Hint</summary>
 #
-# Two neighbours along an axis differ by as many ranks as all axes further *in* have together: for
-# tp by 1, for dp by tp, for pp by dp · tp. Rank r is on node `r // gpus_per_node`.
+# Two neighbours along a dimension differ by the product of the sizes of all dimensions further
+# *in*: for tp by 1, for dp by tp, for pp by dp · tp. Rank r is on node `r // gpus_per_node`.
 #
 # </details>
 
@@ -188,12 +190,13 @@ with check.turn("nodes_touched"):
     print("Right, for eleven groups, one of which ends in the middle of a node.")
 
 # %% [markdown]
-# ### The same axes in the wrong order
+# ### The wrong order of dimensions makes the step 1.9 times as long
 #
-# Now the mistake. The program below trains layers of a large model along three axes with
-# unmodified torch; it is read line by line in section 4. What matters here: **the order of the
-# axes is one line**, the dictionary. On paper it costs nothing to try both: Llama 3 70B on 64 H100
-# in eight nodes, tp = 8 and dp = 8, two micro-batches of one sequence on each dp rank.
+# Now make the mistake. The program below trains layers of a large model along three dimensions with
+# unmodified torch; section 4 explains it line by line. What matters here is that **the order of the
+# dimensions is one line**, the dictionary. On paper it costs nothing to try both orders: Llama 3
+# 70B on 64 H100s in eight nodes, tp = 8 and dp = 8, two micro-batches of one sequence on each dp
+# rank.
 
 
 # %% torchs_three
@@ -328,17 +331,19 @@ draw.table(
 )
 
 # %% [markdown]
-# The same GPUs and cuts, and a step nearly twice as long. What differs is *where* the bytes
-# travel, and who waits. A tensor-parallel rank can do nothing until its all-reduce is there, four
-# times for each layer and micro-batch. The gathers and gradients of dp travel while layers compute.
-# So the conversation that **nobody can hide** belongs on the fast link.
+# With the same GPUs and the same shards, the step is nearly twice as long. What differs is *which
+# links* carry the bytes, and which ranks wait. A tensor-parallel rank can do nothing until its
+# all-reduce is complete, four times for each layer and micro-batch. The gathers and gradients of dp
+# are sent while layers compute. So communication that **this program cannot hide** belongs on the
+# fast link. (Asynchronous tensor parallelism hides part of it, week 8; torch's DTensor, run without
+# a compiler, does not.)
 #
-# (Along tp the wrong order also sends more. Inside a node of H100 the switches do the adding, as in
-# week 8; across the network the GPUs do.)
+# (Along tp the wrong order also sends more. Inside a node of H100s the switches do the adding, as
+# in week 8; across the network the GPUs do.)
 #
-# Here each GPU had a NIC of its own. What if a node's eight GPUs share one? The record has no
-# cluster in it, so it can be priced again at once. The first row is the table above; the other
-# three have A100, so compare them with each other:
+# Here each GPU had a NIC of its own. What if a node's eight GPUs share one? The recording does not
+# depend on the cluster, so it can be priced again at once. The first row repeats the table above;
+# the other three are for A100s, so compare them with each other:
 
 # %% wrong_order_elsewhere
 table = []
@@ -350,35 +355,36 @@ for place in ("h100-ndr-x8", "a100-hdr-x8", "a100-100gbe-x8", "a100-10gbe-x8"):
 draw.table(table, title="The same two orders on other networks, on paper")
 
 # %% [markdown]
-# The wrong order loses on all of them. At 10 Gb/s a node even the right order takes nearly seven
-# times as long as with a NIC for each of the same GPUs: now dp waits, for its weights and
-# gradients. Whether dp should cross such a network at all is a question for section 6.
+# The wrong order is slower on all of them. At 10 Gb/s per node even the right order takes nearly
+# seven times as long as with a NIC for each of the same GPUs: now the ranks wait for dp's weights
+# and gradients. Whether dp should cross such a network at all is a question for section 6.
 
 # %% [markdown]
 # ## 4. Build it well
 #
-# ### Three axes, three calls of torch
+# ### Three dimensions, three calls of torch
 #
-# Nothing new is needed to train along three axes, only an order in which to cut:
+# Nothing new is needed to train along three dimensions, only an order in which to split:
 #
 # 1. **pp** first, because it decides which layers a rank has at all;
-# 2. **tp** next: `parallelize_module` replaces each weight by a DTensor of which a rank has a part;
+# 2. **tp** next: `parallelize_module` replaces each weight with a DTensor of which a rank has a
+#    shard;
 # 3. **dp** last: `fully_shard` shards what is left on each rank, and the gradients with it.
 #
-# `cut` above does the last two. Each gets the part of the mesh that it may talk along, `mesh["tp"]`
-# or `mesh["dp"]`, and the pipeline gets `mesh.get_group("pp")`. The batch is cut along dp alone:
-# all ranks of a tensor group, and all stages of a pipeline, work on the same sequences.
+# `cut` above does the last two. Each gets the submesh along which it communicates, `mesh["tp"]` or
+# `mesh["dp"]`, and the pipeline gets `mesh.get_group("pp")`. Only dp splits the batch: all ranks of
+# a TP group, and all stages of a pipeline, work on the same sequences.
 #
-# **Before you go on** (3 minutes): `MESH` again, a model of two layers, and a batch of 16
+# **Before you go on** (3 minutes): take `MESH` again, a model of two layers, and a batch of 16
 # sequences. Which layer does rank 5 have, which sequences does it work on, which part of a weight
 # does it multiply by, and which part does it store?
 #
 # <details><summary>Answer</summary>
 #
-# 5 = (1 · 2 + 0) · 2 + 1, so pp = 1, dp = 0, tp = 1. It has the second layer, and the head. It
-# works on the first half of the sequences, 0 to 7. Of each product's weight it multiplies by the
-# second half, which it shares with rank 7 (dp = 1). Each of the two stores half of that half, and
-# they gather it along dp.
+# 5 = (1 · 2 + 0) · 2 + 1, so pp = 1, dp = 0, tp = 1. It has the second layer and the LM head. It
+# works on the first half of the sequences, 0 to 7. It multiplies by the second half of each
+# matmul's weight, as does rank 7 (dp = 1). Each of the two stores half of that half, and they
+# gather it along dp.
 #
 # </details>
 
@@ -446,13 +452,13 @@ def train_alone():
 alone = train_alone()
 
 # %% [markdown]
-# ### The same numbers, or how to know
+# ### Losses, gradients and norms equal those of one process
 #
-# How do you know that three kinds of cuts together still compute the same? torchtitan's protocol
-# (`docs/converging.md`) compares with a run that is simple enough to trust, on the same tokens.
-# Ours is one process. Compare **three** things: the losses; every gradient; and the norm of all
-# gradients. The loss of the second step also depends on an update of every weight. Section 7 shows
-# a run in which the losses alone agree.
+# How do you know that three kinds of parallelism together still compute the same? torchtitan's
+# protocol (`docs/converging.md`) compares with a run that is simple enough to trust, on the same
+# tokens. Ours is a run on one process. Compare **three** things: the losses; every gradient; and
+# the norm of all gradients. The loss of the second step also depends on an update of every weight.
+# Section 7 shows a run in which the losses alone agree.
 
 
 # %% compared
@@ -496,16 +502,17 @@ draw.table(
 
 # %% [markdown]
 # Eight and sixteen ranks, in two nodes each, give the losses, the gradients and the norm of one
-# process, but for rounding. Each average has its place: the schedule divides by m, FSDP by dp,
-# and nobody divides along tp, where ranks have parts of one sum.
+# process, up to rounding. Each component does its own averaging: the schedule divides by m, FSDP by
+# dp, and nothing divides along tp, where ranks have parts of one sum.
 #
 # ### One step on one timeline
 #
-# The last step on the eight ranks. Ranks 0 to 3 are the first stage, 4 to 7 the second. Orange
-# under a short gap between two blue blocks is an all-reduce along tp, for which the rank waits. A
-# longer gap is the pipeline's. The two orange blocks before a rank's first blue one are dp's, which
-# gathers weights (the second stage has received its first activation just before), and so are its
-# last two: gradients are scattered when the last micro-batch is back.
+# The picture shows the last step on the eight ranks. Ranks 0 to 3 are the first stage, 4 to 7 the
+# second. Orange under a short gap between two blue blocks is an all-reduce along tp, for which the
+# rank waits. A longer gap is a pipeline bubble. The two orange blocks before a rank's first blue
+# one belong to dp, which gathers weights (the second stage has received its first activation just
+# before), and so do its last two: gradients are reduce-scattered after the last micro-batch's
+# backward.
 
 
 # %% steps_of
@@ -526,31 +533,31 @@ sent = steps_of(EIGHT, first=1)
 draw.bytes_by_axis(sent, title="The second step on 8 ranks: bytes sent by axis, emulated")
 
 # %% [markdown]
-# Each event knows the group that it belongs to, and a group made from a mesh knows its axis: so
-# the bytes can be told apart. For this small model the tensor axis sends most, and the pipeline
-# least. (The first stage has the embedding and the last one the head, which are not cut along tp
-# here: two fifths of what dp sends.)
+# Each event records its process group, and a group made from a mesh knows its dimension: so the
+# bytes can be counted for each dimension. For this small model tp sends most, and pp least. (The
+# first stage has the embedding and the last one the LM head, which are not split along tp here:
+# they are two fifths of what dp sends.)
 #
-# One formula for each axis, for a rank, a step, and numbers of 4 bytes:
+# There is one formula for each dimension, for a rank, a step, and elements of 4 bytes:
 #
 # - **tp**: each layer has 4 all-reduces for each micro-batch, 2 in forward and 2 in backward; an
 #   all-reduce sends 2 (tp - 1)/tp times its tensor (week 8).
-# - **pp**: an activation on, or a gradient back, for each micro-batch: as many numbers as it has
-#   tokens, times the width (week 9).
-# - **dp**: what of the weights a rank has is gathered once and its gradients are scattered once:
-#   2 (dp - 1)/dp times those weights' bytes (week 7; they stay gathered until the update).
+# - **pp**: one activation forward, or one gradient backward, for each micro-batch: its number of
+#   tokens times the width (week 9).
+# - **dp**: a rank's part of the weights is gathered once and its gradients are reduce-scattered
+#   once: 2 (dp - 1)/dp times those weights' bytes (week 7; they stay gathered until the update).
 #
 # ### Your turn: the bytes along dp
 #
 # 7 minutes · medium
 #
-# `num_cut` weights of a stage are cut along tp, `num_uncut` are whole on each rank of a tensor
+# `num_cut` weights of a stage are split along tp, `num_uncut` are replicated on each rank of a TP
 # group. How many bytes does a rank send along dp in a step?
 #
 # <details><summary>Hint</summary>
 #
-# First, how many numbers does a rank have before FSDP shards them? A tp-th of the weights that are
-# cut, and all of the others. Then a gather and a reduce-scatter over dp ranks.
+# First, how many elements does a rank have before FSDP shards them? 1/tp of the weights that are
+# split, and all of the others. Then count an all-gather and a reduce-scatter over dp ranks.
 #
 # </details>
 
@@ -590,9 +597,9 @@ with check.turn("dp_sent_bytes"):
     print("Right: what rank 0 sent on 8 ranks and on 16, within 1%.")
 
 # %% [markdown]
-# ### Which axis on which link
+# ### Which dimension on which link
 #
-# Three properties decide, and they do not all point the same way:
+# Three properties decide, and they do not all favour the same order:
 
 # %% axis_properties
 LLAMA = shape("llama-3-8b")
@@ -622,29 +629,30 @@ draw.table(
 )
 
 # %% [markdown]
-# Llama 3 orders its axes [TP, CP, PP, DP] from the inside out (Llama Team 2024, section 3.3.2; CP
-# is week 8's context parallelism, which cuts the sequence), by how much bandwidth and how little
-# latency each needs: dp is outermost, because its messages are few, large and hidden. Narayanan et
-# al. (2021, called SC21 here; sections 3.2 to 3.4) say the same in three takeaways: tensor
-# parallelism up to the size of a node; then pipelines, just enough for the model to fit; then data
-# parallelism.
+# Llama 3 orders its dimensions [TP, CP, PP, DP] from the inside out (Llama Team 2024, section
+# 3.3.2; CP is week 8's context parallelism, which splits the sequence), by how much bandwidth and
+# how little latency each needs: dp is outermost, because its messages are few, large and hidden.
+# Narayanan et al. (2021, called SC21 here; sections 3.2 to 3.4) say the same in three takeaways:
+# tensor parallelism up to the size of a node; then pipelines, just enough for the model to fit;
+# then data parallelism.
 #
-# On a slow network the table says something more: **pp sends least**. Where the network is much
-# slower than a node, it is the axis to put there, and dp may stay inside.
+# The table also shows what matters on a slow network: **pp sends least**. Where the network is much
+# slower than the links inside a node, put pp across nodes; dp may stay inside.
 
 # %% [markdown]
 # ### Find the bug: the slow mesh
 #
 # 8 minutes · medium
 #
-# A colleague trains Llama 3 8B on two nodes of eight A100 that share one adapter of 100 Gb/s each.
-# The mesh is the one below, and the step takes longer than it need. Run the check, look at the
-# bytes that cross the network, and change the order of the axes. The sizes stay as they are.
+# A colleague trains Llama 3 8B on two nodes of eight A100s; the GPUs of each node share one adapter
+# of 100 Gb/s. The mesh is the one below, and the step takes longer than necessary. Run the check,
+# look at the bytes that cross the network, and change the order of the dimensions. Keep their
+# sizes.
 #
 # <details><summary>Hint</summary>
 #
-# Use your `nodes_touched`, or `draw.mesh(mesh_order(), groups="dp", ranks_per_node=8)`. Which axis
-# touches both nodes now? Which one sends least?
+# Use your `nodes_touched`, or `draw.mesh(mesh_order(), groups="dp", ranks_per_node=8)`. Which
+# dimension spans both nodes now? Which one sends least?
 #
 # </details>
 
@@ -688,9 +696,9 @@ with check.turn("mesh_order"):
 # ## 5. Compare with the production oracle
 #
 # Everything above *is* torch's own: `parallelize_module`, `fully_shard` and
-# `torch.distributed.pipelining`, unmodified. So the oracle turns round, as in torchtitan's
-# protocol: the run with several axes is the one on trial, and **FSDP alone** is the control. Here
-# for real, on four processes of this machine over Gloo, with the same tokens in each step:
+# `torch.distributed.pipelining`, unmodified. So the roles are reversed, as in torchtitan's
+# protocol: the run with several dimensions is under test, and **FSDP alone** is the reference. Both
+# run here for real, on four processes of this machine over Gloo, with the same tokens in each step:
 
 # %% on_this_machine
 REAL = {"world_size": 4, "backend": "gloo", "echo": False, "timeout_s": 240}
@@ -707,20 +715,19 @@ for name, axes in (
 draw.table(table, title="Four ranks of this machine against one process, measured here")
 
 # %% [markdown]
-# Both agree with one process, and so with each other. Llama 3's team found several bugs by
-# comparing parallel setups like this (section 3.3.2). Two rules make it work: the tokens of a step
-# are the same in all runs, and what is compared are gradients, not only losses.
+# Both agree with one process, and so with each other. Llama 3's team fixed several numerical issues
+# after comparing training losses of parallel setups (section 3.3.2). Two rules make the comparison
+# sharper: use the same tokens in each step of all runs, and compare gradients, not only losses.
 
 # %% [markdown]
 # ## 6. Formula, measurement, emulation, paper
 #
-# ### Four GPUs on PCIe: 70 to 85%
+# ### On PCIe the batch decides the efficiency of four GPUs
 #
-# A rule of thumb says that four GPUs joined by PCIe reach **70 to 85%** of four times one GPU's
-# speed, and that something is wrong **under 60%**. For which model? Take one of GPT-2's size: 12
-# layers of width 768, in bfloat16, by DDP on four A100. Each GPU has 1, 2 or 4 sequences of
-# 1,024 tokens. Efficiency is week 3's: the share of the step in which a rank does not wait for
-# messages.
+# A rule of thumb says that four GPUs connected by PCIe reach **70 to 85%** of four times one GPU's
+# speed, and that something is wrong **under 60%**. For which model? Take one of GPT-2's size, 12
+# layers of width 768 in bfloat16, with DDP on four A100s. Each GPU has 1, 2 or 4 sequences of 1,024
+# tokens. Efficiency is week 3's: the share of the step in which a rank does not wait for messages.
 
 
 # %% gpt2
@@ -793,10 +800,10 @@ draw.table(
 # %% [markdown]
 # So the rule holds here, and it is a statement about the **batch**: one sequence on each GPU is
 # under 60% here, two are inside the range, and four are above it. The bytes do not depend on the
-# batch, the work does. Over NVLink the same program never falls below 95%. (This is the work of
-# *these* kernels over the waiting of *this* link: another model has its own range.)
+# batch, but the work does. Over NVLink the same program never falls below 95%. (This compares the
+# work of *these* kernels with the waiting for *this* link: a different model has its own range.)
 #
-# In week 3's numbers: 10 ms of work and 8 ms of waiting are 10/18:
+# With week 3's numbers, 10 ms of work and 8 ms of waiting, the efficiency is 10/18:
 
 # %% ten_of_eighteen
 print(f"10 ms of work, 8 ms of waiting: {10 / 18:.1%}")
@@ -807,8 +814,8 @@ print(f"10 ms of work, 8 ms of waiting: {10 / 18:.1%}")
 # 8 minutes · medium
 #
 # A rank works for `fixed_s` plus `each_s` for each sequence, and then waits for `waits_s`. What is
-# the smallest number of sequences with at least the wanted efficiency? (The check takes the line
-# through the work of 1 and of 4 sequences, and the waiting of 2.)
+# the smallest number of sequences with at least the wanted efficiency? (The check fits a line
+# through the work of 1 and of 4 sequences, and uses the waiting of 2.)
 #
 # <details><summary>Hint</summary>
 #
@@ -845,10 +852,10 @@ with check.turn("enough_sequences"):
     print("Right. Sequences a GPU for 70, 85 and 95%:", ", ".join(map(str, found)))
 
 # %% [markdown]
-# ### Under 60%: what to look at
+# ### Under 60%: a checklist
 #
 # Suppose four GPUs do the work of two. Every line below is something that an earlier week measures.
-# The prices are for the model above at one sequence a GPU; the first row is where we are.
+# The times are for the model above with one sequence a GPU; the first row is the starting point.
 
 # %% under_sixty
 one, accumulated, wide = by_batch[1], on_four(1, 2), on_four(1, 1, torch.float32)
@@ -870,42 +877,45 @@ for what, week, num_sequences, run in (
 draw.table(table, title="DDP on four A100 over PCIe, one change at a time, on paper")
 
 # %% [markdown]
-# In the order in which to look:
+# Check in this order:
 #
-# 1. **Is one GPU fast?** MFU of a single GPU (week 1). Look at the last row: float32 sends twice
-#    the bytes, has a far better efficiency, and does less than half the work. Slow work hides
-#    messages.
-# 2. **How much work for each message?** Sequences a GPU, accumulation under `no_sync` (week 3).
-# 3. **How many bytes?** Gradients in 16 bits (week 6), compression (week 5).
+# 1. **Is one GPU fast?** Compute the MFU of a single GPU (week 1). Look at the last row: float32
+#    sends twice the bytes, has a far better efficiency, and does less than half the work per
+#    second. Slow compute hides communication.
+# 2. **How much work is there for each message?** Count the sequences per GPU; accumulation
+#    under `no_sync` does more work between messages (week 3).
+# 3. **How many bytes are sent?** Use gradients in 16 bits (week 6), or compression (week 5).
 # 4. **Over which link?** Fit the all-reduce's rate (week 2) and compare with the table of links. A
-#    rate far below means another way: through the host, or over the network.
-# 5. **Does anything overlap?** `timeline.overlap_fraction()`; buckets, the order of gradients, a
-#    parameter that is not used (week 3).
-# 6. **Does everybody arrive at the same time?** `timeline.critical_path()`: if it stays on one
-#    rank, that one is slow (week 4, and below).
-# 7. **The wrong axis across nodes?** `draw.bytes_by_axis`, and `draw.mesh` with `ranks_per_node`.
-# 8. **Uneven stages, too few micro-batches?** `timeline.bubble_fraction()` (week 9).
+#    rate far below means that the bytes take a different path: through the host, or over the
+#    network.
+# 5. **Does anything overlap?** Use `timeline.overlap_fraction()`; check buckets, the order of
+#    gradients, and unused parameters (week 3).
+# 6. **Do all ranks arrive at the same time?** Use `timeline.critical_path()`: if it stays on one
+#    rank, that rank is slow (week 4, and below).
+# 7. **Is the wrong dimension across nodes?** Use `draw.bytes_by_axis`, and `draw.mesh` with
+#    `ranks_per_node`.
+# 8. **Are stages uneven, or micro-batches too few?** Use `timeline.bubble_fraction()` (week 9).
 # 9. **Input and storage** are week 11.
 #
 # ### Uneven hardware
 #
-# A cluster is seldom as equal as its data sheet. A GPU runs hot and slows down, or half of the
-# nodes are of the previous generation. Everybody waits for the slowest, so four GPUs of which one
-# has half the speed are no faster than four of half the speed, if each has the same share. What to
-# give each?
+# The GPUs of a cluster are seldom as equal as on its data sheet. A GPU runs hot and slows down, or
+# half of the nodes are of the previous generation. All ranks wait for the slowest, so with equal
+# shares, four GPUs of which one has half the speed are no faster than four of half the speed. How
+# much should each get?
 
 # %% [markdown]
 # ### Your turn: shares by speed
 #
 # 8 minutes · medium
 #
-# Give each rank a whole number of sequences, so that all `num_sequences` are given and the slowest
-# rank is done as early as possible. Rank r does `speeds[r]` sequences a second.
+# Give each rank an integer number of sequences, so that all `num_sequences` are assigned and the
+# last rank to finish does so as early as possible. Rank r does `speeds[r]` sequences a second.
 #
 # <details><summary>Hint</summary>
 #
-# Rounding num_sequences · speed / sum(speeds) may give one too many or too few. Give out the
-# sequences one by one instead, each to the rank that would be done with it first.
+# Rounding num_sequences · speed / sum(speeds) may give one too many or too few. Instead, assign the
+# sequences one by one, each to the rank that would finish it first.
 #
 # </details>
 
@@ -948,9 +958,9 @@ with check.turn("shares_of"):
 
 # %% [markdown]
 # Unequal shares need one more thing. DDP averages the *ranks'* gradients. If each is a mean over
-# its own sequences, the few sequences of the slow rank weigh twice as much as the others. So each
-# loss is multiplied by the rank's share of the batch, times N, which is 1 for equal shares.
-# Emulated: a sequence takes a fast GPU 1 ms, and rank 3 is half as fast.
+# its own sequences, each of the slow rank's few sequences weighs twice as much as the others. So
+# each loss is multiplied by the rank's share of the batch, times N, which is 1 for equal shares. In
+# the emulation a sequence takes a fast GPU 1 ms, and rank 3 is half as fast.
 
 
 # %% uneven
@@ -993,22 +1003,23 @@ predictions.reveal("speed, one GPU of 4 at half speed", 100 * fast_s / slow_s)
 draw.table(table, title="28 sequences on four ranks, emulated; no other work is counted")
 
 # %% [markdown]
-# One slow GPU of four costs **half**, not an eighth. With shares by speed what is left is 3.5 GPUs'
-# worth, and all gradients are those of one process. With plain means the run is as fast, and its
-# gradients are far off; nothing else shows it.
+# One slow GPU of four costs **half** of the throughput, not an eighth. With shares by speed the
+# throughput is that of 3.5 GPUs, and all gradients are those of one process. With plain means the
+# run is as fast, but its gradients are far off, and nothing else shows it.
 #
-# A pipeline is balanced the other way: give the slow GPU fewer **layers** (week 9: the slowest
-# stage sets the pace). A tensor group cannot be balanced in practice, because torch cuts into equal
-# parts. So a slow GPU is best put where its share can be small, and a mixed cluster is best cut so
-# that each node's tensor group is of one kind. Checkpointing and moving on, week 12, is often
-# better than balancing round a broken GPU.
+# A pipeline is balanced differently: give the slow GPU fewer **layers** (week 9: the slowest stage
+# sets the pace). A TP group cannot be balanced in practice, because torch shards into equal parts.
+# So put a slow GPU where its share can be small, and arrange a mixed cluster so that each TP group
+# has GPUs of one kind. It is often better to checkpoint and replace a broken GPU (week 12) than to
+# balance the work around it.
 
 # %% [markdown]
 # ### Choosing a plan: your own program, on paper
 #
-# Back to the two nodes of eight GPUs. Llama 3 8B with all its 32 layers, a step of 16 sequences of
-# 8,192 tokens: how many ways along each axis? `llama_step` is a program, so ask it. Each layout is
-# recorded with 1 and 2 layers for each stage; a line through both gives 32 layers.
+# Return to the two nodes of eight GPUs, and train Llama 3 8B with all its 32 layers, in steps of 16
+# sequences of 8,192 tokens. How many ranks should each dimension have? `llama_step` is a program,
+# so run it on paper. Each layout is recorded with 1 and 2 layers for each stage, and extrapolated
+# linearly to 32 layers.
 
 # %% recorded
 NUM_SEQUENCES = 16
@@ -1045,15 +1056,16 @@ draw.table(
 )
 
 # %% [markdown]
-# Read it by columns. With a NIC for each GPU, **FSDP alone** wins: its gathers are hidden, and it
-# has neither a bubble nor an all-reduce to wait for. Where eight GPUs share one adapter of 100
-# Gb/s, FSDP waits for its weights. With tp = 2 a rank has half as much to gather, and that is
-# fastest. On 10 Gb/s nothing may cross but a pipeline's activations: pipelines win by a factor of
-# eight over FSDP alone, though their bubble is a third of a step at m = 2, and a fifth at m = 4. So
-# there is **no best plan of a model**. There is one of a model on a network with a batch.
+# Read the table by columns. With a NIC for each GPU, **FSDP alone** is fastest: its gathers are
+# hidden, and it has neither a bubble nor an all-reduce to wait for. Where eight GPUs share one
+# adapter of 100 Gb/s, FSDP waits for its weights. With tp = 2 a rank has half as much to gather,
+# and that is fastest. At 10 Gb/s only a pipeline's activations should cross the network: pipelines
+# are eight times as fast as FSDP alone, although their bubble is a third of a step at m = 2, and a
+# fifth at m = 4. So there is **no best plan for a model**, only one for a model on a given network
+# with a given batch.
 #
-# `ws.plan` tries all legal layouts, drops what does not fit, and sorts by a cost that *you* give.
-# Any function of a plan will do. Here the cost is the record above:
+# `ws.plan` tries all legal layouts, drops those that do not fit, and sorts the rest by a cost that
+# *you* give. Any function of a plan works. Here the cost is the time recorded above:
 
 
 # %% planned
@@ -1070,23 +1082,26 @@ print(plans.best)
 plans.table()
 
 # %% [markdown]
-# Its memory is an estimate by formula: 16 bytes for each parameter, sharded by ZeRO, and
-# activations, all divided by tp. The record has what your own program holds, and that is more:
-# copies of the logits; activations between the halves of a layer, which `cut` leaves whole on every
-# rank of tp; and from m = 2 on gradients that FSDP keeps whole until the last micro-batch is back.
-# Its MFU counts all of attention, as the literature does; a record's counts what the causal mask
-# leaves, and is a little lower below.
+# The memory of `ws.plan` is estimated by a formula: 16 bytes for each parameter, sharded by ZeRO,
+# and activations, all divided by tp. The recording has what your own program holds, and that is
+# more: copies of the logits; activations between the halves of a layer, which `cut` replicates on
+# every rank of tp; and, for m of 2 or more, gradients that FSDP keeps unsharded until the last
+# micro-batch's backward. The MFU of `ws.plan` counts all of attention, as the literature does; a
+# recording's MFU counts only what the causal mask leaves, and so is a little lower below.
 #
-# How true is paper? worldsize compares 40 published steps with the same on paper.
-# Half of the sources are within 12.1%. MosaicML's rows on H100 are off by half, and those of ZeRO-3
-# by 37% on 384 GPUs and by 78% on 2,240, for reasons that the rows do not show. So believe an order
-# of plans that are far apart. Two that are within a tenth of each other are equal until they have
-# been measured.
+# How accurate is paper? worldsize compares 40 published steps with the same steps on paper. Half of
+# the sources are within 12.1%. A much simpler model does better on these steps: assume that every
+# program reaches the same share of the peak, the median of the other sources', and half of the
+# sources are within 4.5% (docs/paper.md). It cannot tell one layout from another, which is what
+# paper is for here. MosaicML's rows on H100s are off by half, and those of ZeRO-3 by 37%
+# on 384 GPUs and by 78% on 2,240, for reasons that the rows do not show. So trust the order of
+# plans that are far apart. Treat two that are within a tenth of each other as equal until you have
+# measured them.
 #
 # ### Explore
 #
-# The same records: choose the plan and the network. The bars show what the ranks of each plan hold
-# at their peak, on paper.
+# The explorer uses the same recordings: choose the plan and the network. The bars show what the
+# ranks of each plan hold at their peak, on paper.
 
 
 # %% explored
@@ -1111,26 +1126,29 @@ def planned(tp=1, pp=1, cluster="a100-100gbe-x2"):
 explore(planned, tp=[1, 2], pp=[1, 2], cluster=NETWORKS)
 
 # %% [markdown]
-# Start at 100 Gb/s and go down to 10: which plans hardly notice? Raise tp: what does it buy, and
-# what does it cost? A plan that does not fit is no plan, however fast. (A record counts tensors
-# alone. CUDA, NCCL and the allocator need some GB more, so 79 of 80 GB fit on paper only.)
+# Start at 100 Gb/s and go down to 10: which plans hardly slow down? Raise tp: what does it gain,
+# and what does it cost? A plan that does not fit cannot be used, however fast it is. (A recording
+# counts only tensors. CUDA, NCCL and the allocator need a few GB more, so 79 of 80 GB fit on paper
+# only.)
 #
 # **Before you go on** (2 minutes): which of the four would still fit with sequences twice as long?
 #
 # <details><summary>Answer</summary>
 #
-# None. Activations and logits double. Recorded again after `LLAMA = dataclasses.replace(LLAMA,
-# context_length=16_384)`, the leanest plan, tp2 pp2, holds 90 GB. Recompute, cut the activations
-# between the halves of a layer too (week 8's sequence parallelism), or cut the sequence.
+# None. Activations and logits double. Recorded again after
+# `LLAMA = dataclasses.replace(LLAMA, context_length=16_384)`, the plan with the least memory, tp2
+# pp2, holds 90 GB. Recompute activations, split those between the halves of a layer too (week 8's
+# sequence parallelism), or split the sequence (context parallelism).
 #
 # </details>
 #
-# ### Published plans, and a rule of one line
+# ### A memory rule of one line finds five of ten published plans
 #
-# Narayanan et al. chose ten layouts for ten models (table 1). Their takeaways make a rule: as few
+# Narayanan et al. chose ten layouts for ten models (table 1). Their takeaways give a rule: as few
 # stages as fit, then as little tensor parallelism as fits, with tp at most a node, and all other
-# GPUs to dp. "Fits" by states alone: their program held 18 bytes for each parameter, without ZeRO.
-# Is that enough to find what they chose?
+# GPUs for dp. Here "fits" counts only the states, without ZeRO. We assume 18 bytes for each
+# parameter (2 for the weight, 4 for a float32 gradient, 12 for Adam and the master weight; the
+# paper does not say). Is that enough to find what they chose?
 #
 # **Before you run it** (3 minutes): what does the rule say for 39.1 billion parameters, on GPUs of
 # 80 GB? And what for 76.1?
@@ -1139,7 +1157,7 @@ explore(planned, tp=[1, 2], pp=[1, 2], cluster=NETWORKS)
 #
 # 18 · 39.1 = 704 GB, or 8.8 GPUs: a node of 8 is too small, so two stages, and with two stages tp
 # must be at least 4.4: **tp8 pp2**. 18 · 76.1 = 1,370 GB, 17.1 GPUs: two stages of tp8 are 16, too
-# few. Three would do for memory, but 1,024 GPUs do not divide by 24: **tp8 pp4**.
+# few. Three would have enough memory, but 1,024 is not divisible by 24: **tp8 pp4**.
 #
 # </details>
 
@@ -1198,14 +1216,14 @@ draw.table(
 )
 
 # %% [markdown]
-# One line of memory finds five of ten, and none of the others is off by more than a factor of two.
-# The rule leaves out two things. The small models would fit on fewer GPUs, and the authors cut them
-# further, within a node. The largest ones have **activations** besides: under 1F1B the first stage
-# holds the inputs of its layers for up to pp micro-batches. And nothing here is time: the rule only
-# says that model parallelism beyond what fits is not worth its cost, which is their second takeaway
-# (section 3.3).
+# This one-line rule for memory finds five of the ten layouts, and none of the others is off by more
+# than a factor of two. The rule leaves out two things. The small models would fit on fewer GPUs,
+# but the authors split them further, within a node. The largest ones also have **activations**:
+# under 1F1B the first stage holds the inputs of its layers for up to pp micro-batches. And the rule
+# ignores time: it only says that model parallelism beyond what fits is not worth its cost, which is
+# their second takeaway (section 3.3).
 #
-# ZeRO takes most of the states out of the rule. Two runs that had it:
+# ZeRO removes most of the states from the rule. The next cell looks at two runs that used it:
 
 # %% with_zero
 BLOOM = dataclasses.replace(
@@ -1242,15 +1260,16 @@ draw.table(
 )
 
 # %% [markdown]
-# By states alone BLOOM could have had 4 stages and Llama 3 two. Llama's activations decide: without
-# recomputation the first stage holds a micro-batch of *all* layers, whatever pp is (week 9), and
-# more than a GPU has; the team frees tensors early and balances the stages (section 3.3.2). The
-# rule does not explain pp = 16. That takes time as well as memory: compute, bubble, what is not
-# hidden. Lab 10 writes that cost. With one that has no fitted constant, worldsize's own bench finds
-# 9 of 15 published layouts among the best five of what their software had.
+# By states alone BLOOM could have had 4 stages and Llama 3 two. For Llama the activations decide:
+# without recomputation the first stage holds as many activations as *all* layers keep for one
+# micro-batch, whatever pp is (week 9), which is more than a GPU has; the team frees tensors early
+# and balances the stages (section 3.3.2). The rule does not explain pp = 16. To do so, it would
+# have to count time as well as memory: compute, bubble and exposed communication. In lab 10 you
+# write a cost that counts this time. With a cost that has no fitted constant, worldsize's own bench
+# finds 9 of 15 published layouts among the best five that their software allowed.
 
 # %% [markdown]
-# ### Formula beside run
+# ### Formula and run compared
 
 # %% formula_beside_run
 table, num_first = [], numbers_of_a_stage()
@@ -1272,17 +1291,17 @@ draw.table(table, title="Bytes that rank 0 sends in a step, formula beside run")
 # %% [markdown]
 # ## 7. When it breaks
 #
-# ### Two paths, two scales
+# ### Two code paths scaled the gradients differently
 #
-# In April 2026 someone compared the gradient norms of torchtitan with and without a pipeline
+# In April 2026 a user compared the gradient norms of torchtitan with and without a pipeline
 # (pytorch/torchtitan, issue 2972). The losses agreed. The norms differed by a factor of thousands.
-# The trainer has two paths, and each divides the sum of the losses by the number of tokens in its
-# own place: without a pipeline before the backward pass, with one afterwards, in the *printed* loss
-# only. The gradients of the pipeline were those of the sum. An earlier bug of the same kind,
-# gradients that were not divided by the number of micro-batches (pytorch, pull request 144352 of
-# January 2025), had not shown in loss curves either.
+# The trainer has two code paths, which divide the sum of the losses by the number of tokens at
+# different points: without a pipeline before the backward pass, with one afterwards, in the
+# *printed* loss only. So the pipeline's gradients were those of the sum. An earlier bug of the same
+# kind, gradients that were not divided by the number of micro-batches (pytorch, pull request 144352
+# of January 2025), had not shown in loss curves either.
 #
-# Here is the second path, as it was. Read it, and decide where it divides.
+# Here is the second path, as it was. Read it, and find where it divides.
 
 
 # %% step_as_it_was
@@ -1353,28 +1372,29 @@ draw.table(table, title="Ten steps of AdamW, two stages beside one process, emul
 
 # %% [markdown]
 # **Gradients 256 times too large**, and the loss agrees to five digits over ten steps. AdamW
-# divides each gradient by the root of its own mean square, so a factor cancels. What does not
-# cancel: gradients in float16 overflow; a clipping threshold sees another number, and so does any
-# alarm that watches the norm; and SGD takes steps that are 256 times too large.
+# divides each gradient by its own root mean square, so a constant factor cancels. Elsewhere it does
+# not cancel: gradients in float16 overflow; a clipping threshold sees a different norm, and so does
+# any alarm that watches the norm; and SGD takes steps that are 256 times too large.
 
 # %% [markdown]
-# ### Find the bug: two paths, two scales
+# ### Find the bug: the pipeline's gradients are 256 times too large
 #
 # 10 minutes · medium
 #
 # Fix the step, so that its gradients are those of the mean over all tokens, and so that the loss
-# that it returns is the mean as well. The check compares the loss and the norm with one process's.
+# that it returns is the mean as well. The check compares the loss and the norm with those of one
+# process.
 #
 # <details><summary>Hint</summary>
 #
 # Backward runs inside `schedule.step`, on what `loss` returns for each micro-batch. So divide
-# there. By how many tokens: of the micro-batch, or of the step?
+# there. By how many tokens: those of the micro-batch, or those of the step?
 #
 # </details>
 #
 # <details><summary>Hint</summary>
 #
-# With `scale_grads=False` nobody else divides. If each micro-batch's loss is already divided by
+# With `scale_grads=False` nothing else divides. If each micro-batch's loss is already divided by
 # the step's tokens, what is the sum of the losses?
 #
 # </details>
@@ -1423,17 +1443,19 @@ with check.turn("fixed_step"):
     print(f"Right: a norm of {norm:.4f} and a loss of {loss:.4f} in step 2, as in one process.")
 
 # %% [markdown]
-# **What it was**: two code paths with one rule each. **What finds it**: the norm beside that of
-# one process, in the first step. The loss curve does not. That is why section 4 compared gradients.
+# **What it was**: two code paths, each with its own rule. **What finds it**: comparing the norm
+# with that of one process, in the first step. The loss curve does not show it. That is why section
+# 4 compared gradients.
 #
-# ### Divide once, along which axes?
+# ### Several components average: divide exactly once
 #
-# On a mesh several people divide: the loss by its tokens, the schedule by m, FSDP by dp. A long
+# On a mesh several components divide: the loss by its tokens, the schedule by m, FSDP by dp. A long
 # thread on Megatron-LM (issue 673) asks whether the loss has to be multiplied by the size of the
-# context-parallel group. It depends on **who averages over which group**. If the gradients are
-# averaged over dp · cp ranks, while the loss of each is a mean over its *own* part of the sequence,
-# all is well. If each is a part of the sequence's mean, the averaging over cp divides once too
-# often, and the factor cp puts it right. Problem 4 has the arithmetic.
+# context-parallel group. It depends on **which component averages over which group**. If the
+# gradients are averaged over dp · cp ranks, while the loss of each rank is a mean over its *own*
+# part of the sequence, the result is right. If each rank's loss is a part of the sequence's mean,
+# the averaging over cp divides once too often, and the factor cp corrects it. Problem 4 has the
+# arithmetic.
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
@@ -1450,7 +1472,7 @@ with check.turn("fixed_step"):
 # ## 8. Problems
 #
 # 1. 64 GPUs in nodes of 8, mesh `{"pp": 4, "dp": 4, "tp": 4}`. Which ranks are in the groups of
-#    rank 21 along each axis? Which of the groups leave its node?
+#    rank 21 along each dimension? Which of these groups span several nodes?
 #
 # <details><summary>Answer</summary>
 #
@@ -1461,39 +1483,40 @@ with check.turn("fixed_step"):
 # </details>
 #
 # 2. A run on 1,024 GPUs has tp8 pp8 dp16 and a batch of 512 sequences, one to a micro-batch. It
-#    moves to 2,048 GPUs with the same batch and dp32. What does the bubble of 1F1B do? By how much
-#    does the step get shorter, if nothing but the pipeline counts?
+#    moves to 2,048 GPUs with the same batch and dp32. How does the bubble of 1F1B change? By how
+#    much does the step get shorter, if only the pipeline matters?
 #
 # <details><summary>Answer</summary>
 #
 # m goes from 32 to 16. The bubble goes from 7/39 = **17.9%** to 7/23 = **30.4%**. The step goes
-# from 39 to 23 micro-batches' worth: **1.70** times as fast on twice the GPUs. Llama 3 saw the same
-# on the way from 8,192 to 16,384 GPUs (section 3.3.2): 430 to 400 TFLOP/s.
+# from the time of 39 micro-batches to that of 23: **1.70** times as fast on twice the GPUs. Llama 3
+# saw the same effect when it went from 8,192 to 16,384 GPUs (section 3.3.2): 430 to 400 TFLOP/s.
 #
 # </details>
 #
-# 3. SC21's equation 3 counts 96 B s l h² (1 + s/6h + V/16lh) operations a step, with
-#    recomputation. Its trillion-parameter run: B = 3,072, s = 2,048, l = 128, h = 25,600,
-#    V = 51,200, 163 TFLOP/s on each of 3,072 A100 (312 at most). How long is a step? And the MFU?
+# 3. SC21's equation 3 counts 96 B s l h² (1 + s/6h + V/16lh) FLOPs a step, with recomputation. Its
+#    trillion-parameter run has B = 3,072, s = 2,048, l = 128, h = 25,600, V = 51,200, and 163
+#    TFLOP/s on each of 3,072 A100s (312 at most). How long is a step, and what is the MFU?
 #
 # <details><summary>Answer</summary>
 #
-# 96 · 3,072 · 2,048 · 128 · 25,600² · (1 + 0.0133 + 0.00098) = 5.14e19 operations; over 3,072 ·
-# 163e12 is **102.6 s**. 163/312 = 52% is the *hardware's* utilisation: a quarter of the operations
-# are recomputation. MFU is 3/4 of it, **39%**.
+# 96 · 3,072 · 2,048 · 128 · 25,600² · (1 + 0.0133 + 0.00098) = 5.14e19 FLOPs; divided by 3,072 ·
+# 163e12 that is **102.6 s**. 163/312 = 52% is the *hardware's* utilisation (HFU): a quarter of the
+# FLOPs are recomputation. MFU is 3/4 of it, **39%**.
 #
 # </details>
 #
-# 4. dp = 2, cp = 2. Each of the four ranks has its part of the loss. The gradients are averaged
-#    over all four ranks. (a) Each rank's loss is the mean over its own tokens. (b) It is the sum
-#    over its own tokens, over the number of tokens of its whole sequence. What does the average
-#    give in each case, if all parts have equally many tokens?
+# 4. Let dp = 2 and cp = 2. Each of the four ranks has its part of the loss. The gradients are
+#    averaged over all four ranks. (a) Each rank's loss is the mean over its own tokens. (b) It is
+#    the sum over its own tokens, divided by the number of tokens of its whole sequence. What does
+#    the average give in each case, if all parts have equally many tokens?
 #
 # <details><summary>Answer</summary>
 #
 # (a) The average of four means of equal parts is the mean of all: right. (b) Two ranks of a cp
 # group *add up* to the mean of their sequence, so the four add up to the sum of two means. The
-# average divides by 4 where 2 is right: **half** the gradient. Times cp, it is right.
+# average divides by 4 where it should divide by 2: **half** the gradient. Multiplied by cp, it is
+# right.
 #
 # </details>
 #
@@ -1508,30 +1531,31 @@ with check.turn("fixed_step"):
 #
 # </details>
 #
-# 6. Design: 32 H100 in four nodes, one 400 Gb/s adapter for each GPU, Llama 3 70B, 8,192 tokens.
-#    States are 16 bytes for each parameter. Name a layout to start from, and what you would run on
-#    paper to compare it with.
+# 6. Design: Llama 3 70B is trained with sequences of 8,192 tokens on 32 H100s in four nodes, with
+#    one 400 Gb/s adapter for each GPU. States are 16 bytes for each parameter. Which layout would
+#    you start from, and which would you compare it with on paper?
 #
 # <details><summary>Answer</summary>
 #
-# 70.6 billion parameters have 1,129 GB of states: 35 GB a GPU if sharded over all 32. That
-# leaves 45 GB for activations. By `layer_activation_bytes` a sequence keeps 2.7 GB a layer, 218 GB
-# in all, so it must be cut by tp = 8 (27 GB) or recomputed (11 GB of inputs). Start: tp8 in a node,
-# FSDP over the four nodes. Compare on paper with FSDP over 32 and full recomputation, and with tp8
-# pp2. What decides is whether a sequence's work on a GPU hides its weights' gathers.
+# 70.6 billion parameters have 1,129 GB of states: 35 GB a GPU if sharded over all 32. That leaves
+# 45 GB for activations. According to `layer_activation_bytes` a sequence keeps 2.7 GB a layer, 218
+# GB in all, so its activations must be split by tp = 8 (27 GB) or recomputed (11 GB of inputs).
+# Start with tp8 in a node and FSDP over the four nodes. Compare on paper with FSDP over 32 and full
+# recomputation, and with tp8 pp2. What decides is whether a sequence's compute on a GPU hides the
+# gathers of its weights.
 #
 # </details>
 
 # %% [markdown]
 # ## 9. Self-check
 #
-# First, your predictions beside the results.
+# First, compare your predictions with the results.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week10", seed=seed)
@@ -1539,16 +1563,18 @@ quiz.ask("week10", seed=seed)
 # %% [markdown]
 # ## To take with you
 #
-# - A mesh is a numbering of the ranks. The order of its axes decides which conversations cross the
-#   network.
-# - What nobody can hide goes on the fastest link: tp inside the node. What can hide, or sends
-#   least, goes outside.
-# - Compare losses, gradients and norms with one process, on the same tokens. A loss curve forgives
+# - A mesh is a numbering of the ranks. The order of its dimensions decides which communication
+#   crosses the network.
+# - Communication that waits and cannot be hidden belongs on the fastest link: tp inside the node.
+#   What can be hidden, or sends least, goes across nodes.
+# - Compare losses, gradients and norms with one process, on the same tokens. A loss curve can hide
 #   a factor of 256.
-# - Efficiency is work over work and waiting. Under 60%, look at the batch, the bytes, the link, the
-#   overlap and the slowest rank, in this order.
-# - Everybody waits for the slowest. Share by speed, and weigh each share.
-# - A plan is right for a model, a network and a batch together. Ask your own program, on paper.
+# - Efficiency is work divided by work plus waiting. Under 60%, look at the batch, the bytes, the
+#   link, the overlap and the slowest rank, in this order.
+# - All ranks wait for the slowest. Share the batch by speed, and weight each loss by its share.
+# - A plan is right for a model, a network and a batch together. Run your own program on paper to
+#   find it.
 #
-# **Now the lab**: [lab 10](../labs/lab10/lab10.ipynb). Train along two axes by hand, then write
-# the cost that chooses a plan. Then **week 11**: find the bottleneck of someone else's program.
+# **Now the lab**: [lab 10](../labs/lab10/lab10.ipynb). Train along two dimensions by hand, then
+# write the cost that chooses a plan. Then **week 11**: find the bottleneck of someone else's
+# program.

@@ -3,25 +3,25 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 90 minutes, with four short exercises in place |
+# | Reading and doing | about two hours: seven short exercises, a bug to find |
 # | Running | about a minute on two CPU cores; no GPU is needed |
-# | You need | weeks 2 to 4, 6 and 10: prices of collectives, DDP, stragglers, bfloat16, meshes |
+# | You need | weeks 2 to 4, 6 and 10: costs of collectives, DDP, stragglers, bfloat16, meshes |
 # | You do not need | a GPU, Nsight Systems, InfiniBand |
 # | Afterwards | lab 11: a training program whose bottlenecks you are not given |
 #
-# The weeks before built things that should be fast. This week you are handed a program that is not,
-# and you have to say why. There is no list of tricks to try: each trick helps with one bottleneck,
-# and a program seldom has more than one that counts. Instead there is a **method**.
+# The previous weeks built things that should be fast. This week you get a program that is slow, and
+# you have to find out why. There is no list of tricks to try: each trick helps with one bottleneck,
+# and a program seldom has more than one that matters. Instead there is a **method**.
 
 # %% [markdown]
 # ## 1. The question
 #
-# > Of everything that a training step could wait for, which one does it wait for now, and how much
-# > would be gained if that were put right?
+# > A training step can wait for many things. Which of them does it wait for now, and how much time
+# > would a fix save?
 #
-# Afterwards you can take a step apart into six bounds, read the pictures of ten bottlenecks and the
-# logs of NCCL, predict what a fix will save before you make it, follow a byte through a node and a
-# network, and say what a step costs in money and energy.
+# Afterwards you can compute six bounds of a step, recognise ten bottlenecks by their timelines,
+# read NCCL's logs, predict what a fix will save before you make it, follow a byte through a node
+# and a network, and compute what a step costs in money and energy.
 
 # %% parameters tags=["parameters"]
 network = "h100-ndr"  # whose nodes sections 6 and 7 draw and price
@@ -84,7 +84,7 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# Four numbers: two symptoms, one law, one bill.
+# The next cell asks for four numbers: two ratios of steps, one latency, and one bill.
 
 # %% predict
 predictions.ask("files on NFS over local", predicted_files, "times", section=4)
@@ -97,13 +97,66 @@ predictions.ask("GPUs of Llama 3.1 405B", predicted_million_dollars, "million do
 # %% [markdown]
 # ## 3. Build it worse first
 #
-# ### One program, and a small machine for it
+# ### Your turn: what a change can save
 #
-# All week there is **one program**: data-parallel training of a small transformer on four ranks in
-# two nodes. So that it runs in seconds on two cores, the transformer is tiny, and the GPUs are as
-# tiny: an A100 with a 4,000th of its arithmetic and a 40th of its memory's rate, behind a slow
-# network. What matters in this week are ratios, and these are those of real programs: a step
-# of some milliseconds, of which computing takes most.
+# 5 minutes · easy
+#
+# In a step that hides all it can, the loader, the GPU and the network are busy at the same time,
+# and the step lasts as long as the one that is busy longest. `busy_s` is a dictionary with the
+# seconds of each. The one called `name` becomes `factor` times as fast. How many seconds shorter is
+# the step? The check compares with two emulated steps, one before the change and one after it.
+#
+# <details><summary>Hint</summary>
+#
+# The length of a step is `max(busy_s.values())`. Which dictionary do you have after the change?
+#
+# </details>
+
+
+# %% saved_by tags=["turn"]
+def saved_by(busy_s, name, factor):
+    """The seconds by which a step gets shorter if one of its resources is faster."""
+    ### BEGIN SOLUTION
+    faster_s = dict(busy_s)
+    faster_s[name] /= factor
+    return max(busy_s.values()) - max(faster_s.values())
+    ### END SOLUTION
+
+
+# %% check_saved_by
+def at_once(busy_s):
+    """The seconds of a step whose resources all begin at once, each on a lane of its own."""
+    start_s, lanes = emulate.elapsed(), []
+    for name, seconds in busy_s.items():
+        with emulate.lane(name) as lane:
+            emulate.spend(seconds)
+        lanes.append(lane)
+    for lane in lanes:
+        lane.join()
+    return emulate.elapsed() - start_s
+
+
+with check.turn("saved_by"):
+    busy_s = {"loader": 6e-3, "GPU": 4e-3, "network": 1e-3}
+    where = {"world_size": 1, "cluster": "pcie-box", "compute": "none", "echo": False}
+    before_s = ws.run(at_once, busy_s, **where).values[0]
+    for name, factor in (("GPU", 2), ("loader", 1.2), ("loader", 3), ("network", 10)):
+        saved_s = float(saved_by(dict(busy_s), name, factor))
+        changed_s = busy_s | {name: busy_s[name] / factor}
+        after_s = ws.run(at_once, changed_s, **where).values[0]
+        what = f"the ms that a {name} {factor} times as fast saves of {busy_s}"
+        hint = "What is busy longest after the change? Nothing is saved beyond that."
+        check.expect_close(1e3 * saved_s, 1e3 * (before_s - after_s), what, hint, atol=1e-3)
+    print("Right: 0, 1, 2 and 0 ms. Once the GPU is busy longest, a faster loader saves no more.")
+
+# %% [markdown]
+# ### One program on two small emulated nodes
+#
+# This week uses **one program**: data-parallel training of a small transformer on four ranks in two
+# nodes. So that it runs in seconds on two cores, the transformer is tiny, and so are the GPUs: each
+# is an A100 with a 4,000th of its FLOP/s and a 40th of its memory bandwidth, behind a slow network.
+# This week only ratios matter, and they are those of real programs: a step takes a few
+# milliseconds, most of it compute.
 
 # %% small_nodes
 SIZES = dataclasses.replace(
@@ -139,9 +192,10 @@ SMALL_NODES = dataclasses.replace(
 draw.node(SMALL_NODES, ("gpu0", "node1.gpu1"))
 
 # %% [markdown]
-# A step has micro-batches whose gradients add up. Each is read from storage and decoded by a CPU,
-# normally while the one before is at work; it goes through the model; the gradients are averaged
-# once. Everything that can go wrong below is **one field** of `Job`, or a fault of the machine.
+# A step accumulates the gradients of several micro-batches. Each micro-batch is read from storage
+# and decoded by a CPU, normally while the GPU works on the previous one; then it goes through the
+# model. The gradients are averaged once per step. Everything that can go wrong below is **one
+# field** of `Job`, or a fault of the machine.
 
 
 # %% job
@@ -164,8 +218,8 @@ class Job:
 
 
 # %% [markdown]
-# `emulate.lane("loader")` is a loader's own thread. `emulate.transfer` and `emulate.spend` take the
-# virtual time of a read and of a CPU's work.
+# `emulate.lane("loader")` stands for the loader's own thread. `emulate.transfer` and
+# `emulate.spend` take the virtual time of a read and of CPU work.
 
 
 # %% load
@@ -247,8 +301,8 @@ def average_afterwards(parameters):
 
 
 # %% [markdown]
-# `num_kernels` will be needed to know what launching costs; torch shows every operator to a
-# `TorchDispatchMode`, and on a GPU each that is not a view is a kernel.
+# To compute what launching costs, you need the number of kernels. torch passes every operator to a
+# `TorchDispatchMode`, and on a GPU each operator that is not a view is a kernel.
 
 
 # %% kernels
@@ -309,11 +363,11 @@ def length_s(timeline):
 
 
 # %% [markdown]
-# ### The list
+# ### Most advice from a list saves nothing
 #
-# Now the usual way to make a slow program fast: a list of good advice, tried from the top. The
-# program below is slow, we do not know why, and each row takes one piece of advice. All of them are
-# good advice.
+# First try the usual way to make a slow program fast: follow a list of advice from the top. The
+# program below is slow, we do not know why, and each row of the table follows one piece of advice.
+# All of it is good advice.
 
 
 # %% advice
@@ -341,9 +395,9 @@ draw.table(table, title="Good advice, one piece at a time, emulated")
 
 # %% [markdown]
 # Three pieces of advice save nothing, among them GPUs of twice the rate. One saves more than half.
-# **What does not bind does not matter**, however much better it gets. A list is not wrong. But it
-# does not say where to start, and after three failures people take two pieces of advice at once and
-# no longer know which of them helped.
+# **Improving anything but the bottleneck saves nothing**, however large the improvement. Such a
+# list is not wrong. But it does not show where to start, and after three failures people follow two
+# pieces of advice at once and no longer know which of them helped.
 
 
 # %% [markdown]
@@ -352,28 +406,31 @@ draw.table(table, title="Good advice, one piece at a time, emulated")
 # ### The method
 #
 # 1. **Measure** one step, on all ranks, with as little disturbance as possible.
-# 2. **Compare with the bounds**: how long would each resource need if it alone mattered?
+# 2. **Compare with the bounds**: how long would the step take if only one resource mattered?
 # 3. **Name the suspect** whose removal would save most, and write down how much.
-# 4. **Change one thing.** Nothing else, not even a better one.
-# 5. **Measure again.** Did it save what you wrote down? Are the results still the same?
+# 4. **Change one thing.** Change nothing else at the same time, even if it is an improvement.
+# 5. **Measure again.** Did the change save what you wrote down? Are the results still the same?
 #
-# Then from the start: the next bottleneck is another one.
+# Then start again: the next bottleneck is a different one.
 #
-# ### Six bounds
+# ### Six lower bounds of a step
 #
-# A step cannot be shorter than any of these, and the largest is the one that **binds**:
+# A step cannot be shorter than any of these bounds, and the largest is the one that **binds**:
 #
 # | Bound | Seconds | Needs |
 # |---|---|---|
-# | compute | operations / the GPU's rate in this dtype | a count (week 1) |
-# | memory | bytes read and written / the memory's rate | a profiler's kernels |
+# | compute | FLOPs / the GPU's FLOP/s in this dtype | a count (week 1) |
+# | memory | bytes read and written / the memory bandwidth | a profiler's kernels |
 # | launch | kernels · the time to launch one | a count of kernels |
-# | wire | Σ price of each collective | sizes and ranks (week 2) |
-# | input | the work of a loader / its workers | one loader alone |
-# | storage | Σ latency + bytes / rate, for each file | a data sheet, or `fio` |
+# | wire (communication) | Σ modelled time of each collective | sizes and ranks (week 2) |
+# | input | CPU time of the loader / its workers | a run of the loader alone |
+# | storage | Σ over all files: latency + bytes / rate | a data sheet, or `fio` |
 #
-# A program that is bound by memory has kernels that do too few operations for each byte: under the
-# GPU's **ridge**, its rate over its memory's rate.
+# A memory-bound program has kernels of low **arithmetic intensity**: they do fewer FLOPs per byte
+# than the GPU's **ridge point**, which is its FLOP/s divided by its memory bandwidth. The
+# **roofline** is the highest FLOP/s that a kernel can reach, as a function of its arithmetic
+# intensity: the smaller of the GPU's peak and its memory bandwidth times the intensity. At the
+# ridge point both are equal.
 
 
 # %% ridges
@@ -385,6 +442,61 @@ for gpu in (hardware.A100, hardware.H100, hardware.H200, hardware.B200):
     row["ridge, operations a byte"] = round(rates["bfloat16"] / gpu.memory_bandwidth_bytes_per_s)
     table.append({**row, "bfloat16 over float32": round(rates["bfloat16"] / rates["float32"], 1)})
 draw.table(table, title="Where compute and memory meet, computed from data sheets")
+
+# %% [markdown]
+# ### Your turn: a matmul on the roofline
+#
+# 6 minutes · easy
+#
+# A matrix of `num_rows` by `num_inner` is multiplied by one of `num_inner` by `num_columns`, all in
+# numbers of two bytes. Each matrix is read once, and the result is written once. How many seconds
+# does that take at least, on a GPU of `flops_per_s` whose memory moves `bytes_per_s`? The check
+# compares with four matmuls whose arithmetic intensity, the FLOP for each byte, NVIDIA printed.
+#
+# <details><summary>Hint</summary>
+#
+# Each number of the result takes `num_inner` multiplications and as many additions. Compute and
+# memory work at the same time: two bounds, and the larger one binds.
+#
+# </details>
+
+
+# %% matmul_s tags=["turn"]
+def matmul_s(num_rows, num_inner, num_columns, flops_per_s, bytes_per_s):
+    """The seconds that a matmul of two-byte numbers takes at least."""
+    ### BEGIN SOLUTION
+    flops = 2 * num_rows * num_inner * num_columns
+    num_elements = num_rows * num_inner + num_inner * num_columns + num_rows * num_columns
+    return max(flops / flops_per_s, 2 * num_elements / bytes_per_s)
+    ### END SOLUTION
+
+
+# %% check_matmul_s
+# rows, inner, columns: FLOP a byte, and what binds a V100; NVIDIA, Deep Learning Performance,
+# the guides "Matrix Multiplication Background" and, for the last two, "GPU Performance Background"
+PRINTED = {
+    (8192, 8192, 128): (124.1, "memory"),
+    (8192, 8192, 8192): (2730, "compute"),
+    (512, 1024, 4096): (315, "compute"),
+    (1, 1024, 4096): (1, "memory"),
+}
+with check.turn("matmul_s"):
+    rates = hardware.V100.peak_flops_per_s["float16"], hardware.V100.memory_bandwidth_bytes_per_s
+    for given, (intensity, binds) in PRINTED.items():
+        reached = rates[0] if binds == "compute" else intensity * rates[1]
+        check.expect_close(
+            1e6 * float(matmul_s(*given, *rates)),
+            1e6 * 2 * math.prod(given) / reached,
+            f"the µs of {given[0]:,} x {given[1]:,} times {given[1]:,} x {given[2]:,} on a V100, "
+            f"which {binds} binds, at {intensity:,} FLOP a byte",
+            hint="2 FLOP for each pair of numbers; three matrices, 2 bytes a number. Which binds?",
+            rtol=0.005,
+        )
+    print("Right, for four matmuls of NVIDIA's guides: memory binds two of them on a V100.")
+
+# %% [markdown]
+# The last two are one layer, for 512 rows and for a single one. Its weights are read once in both
+# cases. So a small batch waits for memory, whatever the GPU's FLOP/s.
 
 
 # %% bounds
@@ -426,36 +538,39 @@ for name, job, timeline in (
 draw.table(table, title="Five bounds beside the step, computed and emulated")
 
 # %% [markdown]
-# The healthy step's largest bound is compute. The step takes 2.6 times that: kernels reach four
-# fifths of the peak, small ones less, and launches and a part of the messages add to them. Of the
-# slow step the storage bound is three quarters. (Memory's bound needs every kernel's bytes.)
+# The healthy step's largest bound is compute. The step takes 2.6 times as long: kernels reach four
+# fifths of the peak, small ones less, and launches and a part of the messages add to their time.
+# For the slow step the storage bound is three quarters of the measured time. (The memory bound is
+# left out, because it needs the bytes of every kernel.)
 #
-# The bounds say what *cannot* be the reason. For what is, they are too coarse: messages can be
-# slow because there are many, because they are late, because they are sent too often, because a
-# link is slow, or because they take the wrong way. So look at the step itself.
+# The bounds show what *cannot* be the reason. They are too coarse to show what the reason is:
+# communication can be slow because there are many messages, because they are late, because they are
+# sent too often, because a link is slow, or because they cross the wrong link. So look at the step
+# itself.
 
 
 # %% healthy_drawn
 draw.timeline(healthy, title="A healthy step, emulated")
 
 # %% [markdown]
-# Read it from left to right. The loader's lane is never the last to finish. Gradients of the last
-# micro-batch leave while its backward pass is still running; only the first layers', which are
-# ready last, have nothing left to hide behind. All ranks do the same at the same time.
+# Read the timeline from left to right. The loader's lane is never the last to finish. Gradients of
+# the last micro-batch are sent while its backward pass is still running; only those of the first
+# layers, which are ready last, have no compute left to hide behind. All ranks do the same at the
+# same time.
 
 
 # %% [markdown]
 # ### Six suspects, and what each could save
 #
-# The second half of the method: for each suspect, **the seconds that would go if it alone were put
-# right**. All of them come from the timeline and from the machine's figures; none needs the program
-# to be changed first. Look at the rank that works longest: it waits for nobody, so what it waits
-# for is real.
+# The second half of the method needs, for each suspect, **the seconds that a fix for it alone would
+# save**. All of them come from the timeline and from the machine's data; none needs a change of the
+# program first. Look at the rank that works longest: it waits for no other rank, so its waits are
+# real communication or real loading.
 #
-# Its step is work, and waiting for messages, and the rest, which is waiting for data. The work
-# hides three suspects: arithmetic in a slow dtype, launches that one larger call would save, and
-# a rank that is slower than its peers. Waiting for data hides two, decoding and reading. Waiting
-# for messages is one suspect for now.
+# Its step consists of work, of waiting for messages, and of the rest, which is waiting for data.
+# The work includes three suspects: arithmetic in a slow dtype, launches that one larger call would
+# save, and a rank that is slower than its peers. Waiting for data includes two: decoding and
+# reading. Waiting for messages is one suspect for now.
 
 
 # %% work
@@ -493,19 +608,19 @@ def suspects(job, run, timeline):
 
 
 # %% [markdown]
-# Messages can be slow for five reasons, and the seconds do not say which. Each reason has a
-# **sign**, a number that disagrees with what it should be:
+# Messages can be slow for five reasons, and the seconds do not show which. Each reason has a
+# **sign**, a number that differs from its normal value:
 #
-# | Reason | Sign | As it should be |
+# | Reason | Sign | Normal value |
 # |---|---|---|
-# | small buckets | calls for each time that the gradients are sent | a few |
-# | no overlap | the share of the messages' time beside which there is work | about a half here |
-# | accumulation | bytes sent, in multiples of the gradients' | 1 |
-# | slow link | the calls' seconds over their price on the links as described | 1 |
-# | wrong axis | their price over that in the other order of the mesh | 1 at most |
+# | small buckets | calls each time that the gradients are sent | a few |
+# | no overlap | the share of communication time that overlaps with work | about a half here |
+# | accumulation | bytes sent, in multiples of the gradients' bytes | 1 |
+# | slow link | the calls' time, divided by their modelled time on the described links | 1 |
+# | wrong axis | their modelled time, divided by that with the other order of the mesh | at most 1 |
 #
-# What is the step if one of them is put right? That takes more than a sign, because a fix uncovers
-# the next bound. It is the question of lab 11.
+# How long is the step once one of them is fixed? A sign is not enough to compute that, because a
+# fix uncovers the next bound. Lab 11 asks this question.
 
 
 # %% calls
@@ -547,10 +662,10 @@ def signs(timeline):
 
 
 # %% [markdown]
-# ### Ten bottlenecks
+# ### Ten bottlenecks are diagnosed from their slow steps alone
 #
-# Each is the healthy program with one thing wrong. The measured step, and what the diagnosis says
-# of it, before anything has been put right:
+# Each is the healthy program with one thing wrong. The table shows the measured step and its
+# diagnosis, before anything has been fixed:
 
 
 # %% symptoms
@@ -595,14 +710,14 @@ draw.table(
 )
 
 # %% [markdown]
-# In every row the first suspect is what was planted, or "messages" for the five that make them
-# slow. The seconds that it *could* save are computed from the slow step alone, and the fix saved
-# them to within a third: the reason is understood. (The exception is launch: larger calls save more
-# than launches, since each product has a start of its own.) The last column is the next bottleneck,
-# a quarter of the first at most.
+# In every row the first suspect is what was planted, or "messages" for the five that make messages
+# slow. The seconds that it *could* save are computed from the slow step alone, and the fix saved as
+# much, to within a third: so the reason is understood. (The exception is launch: larger calls save
+# more than launches, because each matmul has a start-up time of its own.) The last column is the
+# next bottleneck, at most a quarter of the first.
 #
-# Which of the five reasons is it? Read the signs, one row for each step, and look for the number
-# that is not as it should be:
+# Which of the five reasons is it? Read the signs, one row for each step, and look for the value
+# that is not normal:
 
 # %% signs_of_messages
 table = []
@@ -612,12 +727,14 @@ for name in ("healthy", "buckets", "overlap", "accumulation", "link", "axis"):
 draw.table(table, title="The signs of five steps whose messages are slow, and of the healthy one")
 
 # %% [markdown]
-# On the diagonal stands what disagrees: many calls, nothing hidden, twice the bytes, twice the
-# price and more, the dearer order. The overlap of the step with a slow link has fallen as well.
-# That is a *consequence*: messages that take longer find less to hide behind. So read the signs
-# from the right: a price that is not kept explains an overlap, and not the other way round.
+# The abnormal values are on the diagonal: many calls, no overlap, twice the bytes, more than twice
+# the modelled time, and the more expensive order. In the step with a slow link, overlap has fallen
+# as well. That is a *consequence*: compute hides a smaller share of messages that take longer. So
+# read the signs from right to left: a link that is slower than modelled explains low overlap, and
+# not the other way round.
 #
-# Now the pictures, beside the healthy one. Cover the text below each, and say what it is first.
+# Now look at the pictures, each with the healthy step above it. Cover the text below each picture,
+# and make your own diagnosis first.
 
 
 # %% side_by_side
@@ -630,22 +747,80 @@ def beside(*names):
 beside("input", "storage")
 
 # %% [markdown]
-# **Input**: decoding *before* each forward pass, on the ranks' own lane. The loader works when
-# asked, and the GPU waits. Fix: load ahead (`num_workers`, `prefetch_factor`). **Storage**:
-# the loader has a lane of its own and never rests, and the GPU waits all the same. Loading ahead
-# cannot hide what takes longer than the work. Fix: fewer, larger files, a nearer store. The
-# difference matters, because the fix of the one does nothing for the other.
+# **Input**: batches are decoded *before* each forward pass, on the ranks' own lane. The loader
+# works only when asked, and the GPU waits. Fix: load ahead (`num_workers`, `prefetch_factor`).
+# **Storage**: the loader has a lane of its own and never rests, but the GPU still waits. Loading
+# ahead cannot hide loading that takes longer than the work. Fix: fewer and larger files, or a
+# nearer store. The difference matters, because the fix for one does nothing for the other.
 
 # %% launch_and_precision
 beside("launch", "precision")
 
 # %% [markdown]
-# Both look the same, and like a larger model: all ranks are busy, nothing waits. **Launch**: the
+# Both look the same, and like a larger model: all ranks are busy, and none waits. **Launch**: the
 # sequences go through the model one by one, so there are more than three times as many kernels,
-# each too small. The sign is that the time follows their number, not the work in them. Fix: larger
-# calls; where that is impossible, `torch.compile`, fused optimizers, CUDA graphs. **Precision**: no
-# more kernels than before, each many times longer, with names like `sgemm`. Fix: autocast (week 6).
-# `nvidia-smi` shows neither: it calls a GPU used while any kernel runs.
+# each too small. The sign is that the time depends on their number, not on the work in them. Fix:
+# larger calls; where that is impossible, `torch.compile`, fused optimizers, CUDA graphs.
+# **Precision**: there are no more kernels than before, but each takes many times as long, with
+# names like `sgemm`. Fix: autocast (week 6). `nvidia-smi` shows neither: it counts a GPU as used
+# while any kernel runs.
+#
+# ### Your turn: a CPU that launches ahead
+#
+# 8 minutes · medium
+#
+# On a GPU a call returns once its kernel is launched. So the CPU launches one kernel after the
+# other, in `launch_s` seconds each, and waits for none of them. The GPU runs them in this order,
+# one at a time; `kernels_s` is the list of their seconds. When is the last one done? The check
+# compares with an emulated rank whose kernels run on a lane of their own.
+#
+# <details><summary>Hint</summary>
+#
+# A kernel starts when two things are done: its launch, and the kernel before it. Go through the
+# kernels with two clocks, the CPU's and the GPU's.
+#
+# </details>
+
+
+# %% kernels_done_s tags=["turn"]
+def kernels_done_s(kernels_s, launch_s):
+    """The seconds from the first launch to the end of the last kernel."""
+    ### BEGIN SOLUTION
+    cpu_s = gpu_s = 0.0
+    for kernel_s in kernels_s:
+        cpu_s += launch_s
+        gpu_s = max(gpu_s, cpu_s) + kernel_s
+    return gpu_s
+    ### END SOLUTION
+
+
+# %% check_kernels_done_s
+def launching(kernels_s, launch_s):
+    """The seconds of a program that launches these kernels, and waits at its end."""
+    start_s = emulate.elapsed()
+    for kernel_s in kernels_s:
+        emulate.spend(launch_s)
+        with emulate.lane("GPU") as gpu:
+            emulate.spend(kernel_s)
+    gpu.join()
+    return emulate.elapsed() - start_s
+
+
+with check.turn("kernels_done_s"):
+    where = {"world_size": 1, "cluster": SMALL_NODES, "compute": "none", "echo": False}
+    for kernels_us in ([2] * 6, [20] * 4, [40, 1, 1, 1, 1], [1, 1, 1, 40], [9, 1, 9, 1]):
+        kernels_s = [1e-6 * kernel_us for kernel_us in kernels_us]
+        done_us = 1e6 * float(kernels_done_s(kernels_s, 5e-6))
+        ran_us = 1e6 * ws.run(launching, kernels_s, 5e-6, **where).values[0]
+        what = f"the µs for kernels of {kernels_us} µs, at 5 µs a launch"
+        hint = "While a long kernel runs, the CPU launches the next ones: they wait on the GPU."
+        check.expect_close(done_us, ran_us, what, hint, rtol=1e-3)
+    print("Right, for kernels that hide their launches, kernels that do not, and both.")
+
+# %% [markdown]
+# Kernels of 2 µs take 5 µs each, whatever they compute: the step is **launch-bound**. Launches that
+# happen during a long kernel cost nothing. What costs is a long row of small kernels, and every
+# call that waits for the GPU, such as `loss.item()`: after it the CPU is no longer ahead.
 
 # %% straggler
 beside("straggler")
@@ -659,30 +834,31 @@ beside("straggler")
 beside("buckets", "overlap", "accumulation")
 
 # %% [markdown]
-# **Small buckets**: many thin messages in a row, each mostly latency. **No overlap**: one message,
-# and nothing beside it. **Accumulation**: messages in *every* micro-batch, all but one of which are
-# not needed yet. Here the micro-batches' own work hides a part of it.
+# **Small buckets**: many short messages in a row, each mostly latency. **No overlap**: one message,
+# and no compute at the same time. **Accumulation**: messages in *every* micro-batch, although only
+# those in the last one are needed. Here the micro-batches' own work hides a part of them.
 
 # %% link_and_axis
 beside("link")
 
 # %% [markdown]
 # **Slow link**: the same messages as in the healthy step, each several times as long, on all ranks:
-# a ring is as fast as its slowest link. Only a comparison with what the link should give reveals
-# it, so know what yours should give (nccl-tests; week 2's fit).
+# a ring is as fast as its slowest link. Only a comparison with the link's expected bandwidth
+# reveals it, so know what your links should reach (nccl-tests; week 2's fit).
 
 # %% axis
 beside("axis")
 
 # %% [markdown]
-# **Wrong axis**: tensor parallelism over two ranks, whose all-reduces nobody can hide, across the
-# network, and data parallelism inside the nodes. The picture has many waits in forward and in
-# backward, on all ranks. `draw.bytes_by_axis` says whose bytes they are (week 10).
+# **Wrong axis** (mesh dimension): tensor parallelism over two ranks, whose all-reduces are not
+# hidden, runs across the network, and data parallelism inside the nodes. The picture shows many
+# waits in forward and in backward, on all ranks. `draw.bytes_by_axis` shows which mesh dimension
+# sends the bytes (week 10).
 #
-# ### The results, unchanged
+# ### The results must stay the same
 #
-# A speed-up that changes the results is another program. So no table of speed is complete without
-# this one beside it:
+# A speed-up that changes the results has made a different program. So every table of speeds needs a
+# table of results like this one:
 
 # %% unchanged
 table = []
@@ -696,18 +872,19 @@ draw.table(
 )
 
 # %% [markdown]
-# All but one give their healthy program's numbers, but for the order of sums. (A rank of two axes
-# has only its part of the gradients, so the last norm is smaller.) The exception is precision, by
-# as much as bfloat16 rounds. Whether that is allowed must be asked (week 6).
+# All but one give the results of their healthy program, up to the order of sums. (With two mesh
+# dimensions a rank has only its part of the gradients, so the last norm is smaller.) The exception
+# is precision, which differs by as much as bfloat16 rounds. You must decide whether that is
+# acceptable (week 6).
 
 # %% [markdown]
 # ### Your turn: a loader that keeps up
 #
 # 6 minutes · easy
 #
-# A loader with `num_workers` processes needs `load_s` of a process for each batch, and the step
-# needs `compute_s`. With 0 workers the program itself loads them. How long is a step, once the
-# first batches are there?
+# A loader has `num_workers` processes. Each batch takes `load_s` seconds of one process, and the
+# step computes for `compute_s` seconds. With 0 workers the program itself loads the batches. How
+# long is a step, once the first batches are loaded?
 #
 # <details><summary>Hint</summary>
 #
@@ -772,13 +949,13 @@ with check.turn("loaded_step_s"):
 #
 # 8 minutes · medium
 #
-# A colleague's script prints the rank to send to repair: the one whose messages take longest. They
-# have replaced two GPUs since, and nothing got better. Run the check, look at the picture, and
-# fix the function. It gets a step's timeline.
+# A colleague's script prints the rank whose GPU should be replaced: the one whose messages take
+# longest. They have replaced two GPUs since then, and nothing got better. Run the check, look at
+# the picture, and fix the function. It gets a step's timeline.
 #
 # <details><summary>Hint</summary>
 #
-# In `beside("straggler")`, which rank has the *shortest* messages? A rank that comes early to an
+# In `beside("straggler")`, which rank has the *shortest* messages? A rank that arrives early at an
 # all-reduce waits there, inside a call that its timeline shows as communication.
 #
 # </details>
@@ -820,17 +997,17 @@ with check.turn("culprit"):
 
 # %% [markdown]
 # On an emulated timeline all ranks share one clock. The clocks of a thousand real ranks differ, so
-# compare durations: how long each rank computed, or waited, as you have just done, and never when
-# one started and another ended.
+# compare durations, as you have just done: how long each rank computed, or waited. Never compare
+# the start on one rank with the end on another.
 
 # %% [markdown]
 # ## 5. Compare with the production oracle
 #
-# ### torch.profiler
+# ### torch.profiler counts the same messages on real ranks
 #
-# The timelines above are emulated. Is the real program the same program? The same function runs on
-# two processes of this machine over Gloo, with **torch.profiler** switched on by `ws.profile()`.
-# What must agree, whatever the machine, are the messages of a step: how many, and how large.
+# The timelines above are emulated. Does the real program do the same? The next cells run the same
+# function on two processes of this machine over Gloo, with **torch.profiler** switched on by
+# `ws.profile()`. On any machine the messages of a step must agree in number and size.
 
 
 # %% profiled
@@ -864,14 +1041,15 @@ for name in ("healthy", "buckets", "accumulation"):
 draw.table(table, title="All-reduces of a step: measured here on two ranks, and emulated on four")
 
 # %% [markdown]
-# They agree to the byte. The *times* do not, and need not: one is this machine's, the other that of
-# the cluster that was described. Of a program on a real cluster you would now have both: what
-# the step takes, and what it should.
+# They agree to the byte. The *times* do not, and need not: one is measured on this machine, the
+# other is that of the described cluster. For a program on a real cluster you would now have both:
+# the time that a step takes, and the time that it should take.
 #
-# ### Traces, and where to look at them
+# ### View traces in Perfetto and analyse them with HTA
 #
-# `torch.profiler` records everything and says nothing. `schedule` keeps what it writes small: a few
-# warm steps. Here they are of two real ranks, of which one is always late:
+# `torch.profiler` records everything but explains nothing. Its `schedule` keeps the trace small:
+# only a few steps after a warm-up. The next cells trace two real ranks, one of which is always
+# late:
 
 
 # %% traced_steps
@@ -905,14 +1083,16 @@ for one in (*traced, path):
 
 # %% [markdown]
 # The third file is the emulated step: `Timeline.to_chrome_trace()` writes the same format. Open the
-# files in **Perfetto** (ui.perfetto.dev), which keeps them in your browser. Keys W and S zoom, A
-# and D move. Select a region, and the sums by name appear below it. Look at a whole step first,
-# then at what is *not* there: gaps on the GPU's row. The CPU's row shows what it did meanwhile.
+# files in **Perfetto** (ui.perfetto.dev), which keeps them in your browser. The keys W and S zoom,
+# A and D move. Select a region, and the total times by name appear below it. First look at a whole
+# step, then look for what is *not* there: gaps on the GPU's row. The CPU's row shows what the CPU
+# did during a gap.
 #
-# **Holistic Trace Analysis** reads the traces of *all* ranks into tables. Most of its figures are
-# about a GPU's kernels, which traces of CPUs do not have. One of them is ours: overlap is the time
-# computing *while* communicating over the time communicating. So the emulated step is written once
-# more, as torch.profiler would write it on a GPU:
+# **Holistic Trace Analysis** (HTA) turns the traces of *all* ranks into tables. Most of its figures
+# are about a GPU's kernels, which traces of CPUs do not have. One of them is the same as ours:
+# overlap is the time spent computing *while* communicating, divided by the time spent
+# communicating. So the next cell writes the emulated step again, as torch.profiler would write it
+# on a GPU:
 
 
 # %% as_kernels
@@ -978,27 +1158,73 @@ else:
         print(f"rank {rank}, emulated: overlap {percent:.2f}% by HTA, {due}")
 
 # %% [markdown]
-# With HTA installed, the measured lines name the culprit once more: rank 0 spends tens of
-# milliseconds in its all-reduces, and rank 1, which is late, next to none. The emulated lines are
-# the same overlap by two programs, one of which knows nothing of the other. By hand it is a ratio
-# of one line:
+# With HTA installed, the measured lines show the late rank again: rank 0 spends tens of
+# milliseconds in its all-reduces, and rank 1, which is late, almost none. The emulated lines show
+# the same overlap, computed by two independent programs.
+#
+# ### Your turn: overlap, as HTA defines it
+#
+# 5 minutes · easy
+#
+# For one rank of a timeline, write the ratio that HTA calls overlap: the seconds in which the rank
+# both communicates and computes, divided by all seconds in which it communicates.
+# `timeline.time_s(rank, "communication")` are the seconds in which the rank communicates, and
+# `timeline.exposed_communication_s(rank)` those of them in which it does not compute. The check
+# emulates an all-reduce next to work of a known length.
+#
+# <details><summary>Hint</summary>
+#
+# The seconds with both are those of communication, less the exposed ones. Neither the seconds of
+# computing nor those of the step are in the ratio.
+#
+# </details>
 
-# %% overlap_by_hand
-communicates = healthy.time_s(0, "communication")
-both_s = communicates - healthy.exposed_communication_s(0)
-by_hand = both_s / communicates
-print(f"overlap by HTA's definition {by_hand:.3f}, Timeline {healthy.overlap_fraction(0):.3f}")
+
+# %% overlap_of tags=["turn"]
+def overlap_of(timeline, rank):
+    """The share of a rank's communication next to which it computes."""
+    ### BEGIN SOLUTION
+    communicates_s = timeline.time_s(rank, "communication")
+    both_s = communicates_s - timeline.exposed_communication_s(rank)
+    return both_s / communicates_s
+    ### END SOLUTION
+
+
+# %% check_overlap_of
+def sum_beside(work_s, then_s):
+    """An all-reduce of 400 kB during some work, and more work after it."""
+    summed = dist.all_reduce(torch.ones(100_000), async_op=True)
+    with ws.span("backward", kind="backward"):
+        emulate.spend(work_s)
+    summed.wait()
+    with ws.span("update", kind="update"):
+        emulate.spend(then_s)
+
+
+with check.turn("overlap_of"):
+    where = {"world_size": 4, "cluster": SMALL_NODES, "compute": "none", "echo": False}
+    sum_s = price("all_reduce", 400_000, range(4), SMALL_NODES).time_s
+    for share, overlap in ((0.25, 0.25), (0.6, 0.6), (1.5, 1.0)):
+        step = ws.run(sum_beside, share * sum_s, 2 * sum_s, **where).timeline
+        check.expect_close(
+            float(overlap_of(step, 0)),
+            overlap,
+            f"the overlap of an all-reduce next to work of {share:g} times its length",
+            hint="Seconds of both over seconds of communication: not exposed, and not of the step.",
+            rtol=0.01,
+        )
+    print("Right, for three steps whose all-reduce is hidden to 25, 60 and 100%.")
 
 # %% [markdown]
 # **TensorBoard** shows curves of scalars over steps: loss, seconds a step, tokens a second
-# (`pip install tensorboard`, then `torch.utils.tensorboard.SummaryWriter`). A step that gets longer
-# over a day is seen there, and in no trace.
+# (`pip install tensorboard`, then `torch.utils.tensorboard.SummaryWriter`). Steps that get longer
+# over a day are visible there, but not in a trace.
 #
-# ### A look into a live rank
+# ### py-spy shows the Python stack of a live rank
 #
-# When a rank does not come back, no profiler has written anything yet. **py-spy** reads the Python
-# stack of a running process from outside, without stopping it for more than a moment. Here rank 0
-# looks at rank 1, which is busy with something:
+# When a rank hangs, the profiler has not written anything yet. **py-spy** reads the Python stack of
+# a running process from outside, without stopping it for more than a moment. In the next cells rank
+# 0 looks at rank 1, which is busy:
 
 
 # %% spied
@@ -1027,23 +1253,25 @@ seen = ws.run(look_at_rank_1, world_size=2, backend="gloo", echo=False).values[0
 print("\n".join(seen.splitlines()[:9]))
 
 # %% [markdown]
-# The innermost call stands first: `spend`, called by `unpacks_archives`. So rank 1 is not in an
-# all-reduce at all, which is what its partners' stacks would suggest. On a cluster: `py-spy dump`
-# on the rank that all others wait for; `py-spy record -o flame.svg` for where time goes over a
-# minute; `--native` for what is below Python. It needs root, or the right to trace.
+# The innermost call comes first: `spend`, called by `unpacks_archives`. So rank 1 is not in an
+# all-reduce at all, although the other ranks' stacks would suggest that it is. On a cluster, use
+# `py-spy dump` on the rank that all others wait for, `py-spy record -o flame.svg` to see where the
+# time goes over a minute, and `--native` to see calls below Python. py-spy needs root, or
+# permission to trace processes.
 #
-# ### What every rank called last
+# ### torch's flight recorder keeps every rank's last collectives
 #
-# A stack shows where a rank is now. In a hang the question is where the ranks first parted, and
-# torch keeps a record of that, its **flight recorder**: each rank's last 2,000 collectives, with
-# group, sequence number, shape and stack. It is on unless `TORCH_FR_BUFFER_SIZE` is 0. (The older
-# name `TORCH_NCCL_TRACE_BUFFER_SIZE` still works. Source: `FlightRecorder.hpp` in torch 2.13.)
+# A stack shows where a rank is now. In a hang the question is where the ranks first diverged. torch
+# keeps a record of that, its **flight recorder**: each rank's last 2,000 collectives, with group,
+# sequence number, shape and stack. It is on unless `TORCH_FR_BUFFER_SIZE` is 0. (The older name
+# `TORCH_NCCL_TRACE_BUFFER_SIZE` still works. Source: `FlightRecorder.hpp` in torch 2.13.)
 #
-# On GPUs, NCCL's watchdog writes the record when a collective has timed out, and ends the process:
-# each rank to the path in `TORCH_FR_DUMP_TEMP_FILE` with its rank at the end, by default
-# `~/.cache/torch/comm_lib_trace_rank_0` and so on, unless `TORCH_NCCL_DUMP_ON_TIMEOUT` is 0. With
-# Gloo torch keeps the same record, but no watchdog writes it. Here a thread does, in a hang of two
-# real ranks: one leaves out a step whose loss is NaN.
+# On GPUs, NCCL's watchdog writes the record when a collective has timed out, unless
+# `TORCH_NCCL_DUMP_ON_TIMEOUT` is 0, and ends the process. Each rank writes to the path in
+# `TORCH_FR_DUMP_TEMP_FILE` with its rank at the end, by default
+# `~/.cache/torch/comm_lib_trace_rank_0` and so on. With Gloo torch keeps the same record, but no
+# watchdog writes it. In the next cells a thread does, in a hang of two real ranks: one skips a step
+# whose loss is NaN.
 
 
 # %% watched
@@ -1081,7 +1309,7 @@ print(sorted(file.name for file in records.iterdir()))
 
 # %% [markdown]
 # Two programs read such records: torch's own `torchfrtrace FOLDER`, which is installed with torch,
-# and `python -m worldsize explain FILE...`. In a notebook:
+# and `python -m worldsize explain FILE...`. The next cells run both from the notebook:
 
 # %% by_torchfrtrace
 command = [Path(sys.executable).parent / "torchfrtrace", records]
@@ -1092,19 +1320,19 @@ print(done.stderr.partition("collective stack trace")[0] + done.stdout)
 print(explain(sorted(records.iterdir())))
 
 # %% [markdown]
-# Both say that collective 3 is an all-reduce on rank 0 and a barrier on rank 1. The first calls
-# rank 1 the culprit because it compares with the lowest rank, and goes on with rank 0's stack. The
-# second has both lines, and what to look for. Neither names the `continue`: what went wrong came
-# **before the first calls that do not match**. Rank 1's second all-reduce was its third step's, and
-# matched rank 0's second, so a sum over two different steps went unnoticed. If all records match as
-# far as they go, no call is wrong, and a rank is late or dead: the one whose record is shorter, or
-# missing.
+# Both report that collective 3 is an all-reduce on rank 0 and a barrier on rank 1. `torchfrtrace`
+# calls rank 1 the culprit because it compares with the lowest rank, and then shows rank 0's stack.
+# `explain` shows both lines of code, and what to look for. Neither names the `continue`: the
+# mistake came **before the first calls that do not match**. Rank 1's second all-reduce belonged to
+# its third step and matched rank 0's second, so a sum over two different steps went unnoticed. If
+# all records match as far as they go, no call is wrong, and a rank is late or dead: the one whose
+# record is shorter, or missing.
 #
-# ### Nsight Systems
+# ### Nsight Systems records what happens below torch
 #
-# Below torch is CUDA. NVIDIA's **Nsight Systems** records every kernel, copy and call of the
-# driver, of all processes of a node. It is not a Python package, and needs a GPU. What it is asked
-# (flags as in torch's developers' notes, gist mcarilli/376821aa, read 2026):
+# Below torch is CUDA. NVIDIA's **Nsight Systems** records every kernel, copy and driver call of all
+# processes on a node. It is not a Python package, and needs a GPU. Call it like this (the flags are
+# those in notes by torch's developers, gist mcarilli/376821aa, read 2026):
 #
 # ```sh
 # nsys profile -t cuda,nvtx,osrt,cudnn,cublas --capture-range=cudaProfilerApi \
@@ -1112,29 +1340,30 @@ print(explain(sorted(records.iterdir())))
 # nsys stats report.nsys-rep
 # ```
 #
-# with `torch.cuda.profiler.start()` and `stop()` around a few warm steps, and
-# `torch.cuda.nvtx.range_push("forward")` and `range_pop()` around what should have a name. What to
-# look for, in this order:
+# Put `torch.cuda.profiler.start()` and `stop()` around a few steps after the warm-up, and
+# `torch.cuda.nvtx.range_push("forward")` and `range_pop()` around code that should have a name.
+# Look for the following, in this order:
 #
 # | Row | Question | Suspect |
 # |---|---|---|
-# | CUDA HW, kernels | are there gaps? regular small ones, or a large one a step? | launch; input |
+# | CUDA HW, kernels | are there gaps? small regular ones, or a large one a step? | launch; input |
 # | CUDA API, at a gap | `cudaStreamSynchronize`, `cudaMalloc`? | the program waits for the GPU |
-# | NCCL kernels' stream | beside compute kernels, or alone? | overlap |
-# | the same, over ranks | which rank's NCCL kernel is *short*? | straggler |
-# | OS runtime | threads of the loader in `read`, `poll`? | storage |
+# | NCCL kernels' stream | at the same time as compute kernels, or alone? | overlap |
+# | the same, across ranks | which rank's NCCL kernel is *short*? | straggler |
+# | OS runtime | are threads of the loader in `read` or `poll`? | storage |
 # | kernel names | `sgemm`, or `bf16` and `tensorop`? | precision |
 
 # %% [markdown]
 # ## 6. Formula, measurement, emulation, paper
 #
-# ### A byte's way through a node
+# ### A byte's path through a node
 #
-# Where a message is slow depends on the way that its bytes take. Inside a node, **NVLink** joins
-# GPUs to each other, or to switches. **PCIe** joins GPUs, NICs and the host. Between nodes is the
+# Where a message is slow depends on the path of its bytes. Inside a node, **NVLink** connects GPUs
+# to each other, or to switches. **PCIe** connects GPUs, NICs and the host. Between nodes is the
 # network: **InfiniBand**, or **RoCE**, which is the same protocol over Ethernet. Both can do
 # **RDMA**: the NIC reads and writes memory by itself, and no CPU copies anything. With
-# **GPUDirect** that memory is the GPU's. Here is the good way from a GPU to one of another node:
+# **GPUDirect** that memory is the GPU's. The picture shows the best path from a GPU to one in
+# another node:
 
 # %% node_rdma
 NODES = dataclasses.replace(
@@ -1143,8 +1372,8 @@ NODES = dataclasses.replace(
 draw.node(NODES, ("gpu0", "node1.gpu0"))
 
 # %% [markdown]
-# And here is the first half of the way without GPUDirect: through the host's memory, where a CPU or
-# the NIC fetches it again.
+# The next picture shows the first half of the path without GPUDirect: through the host's memory,
+# from which a CPU or the NIC fetches the byte again.
 
 # %% node_host
 draw.node(NODES, ("gpu0", "host"))
@@ -1170,19 +1399,20 @@ draw.table(
 )
 
 # %% [markdown]
-# In pieces, the way through the hosts is as fast as the direct one, for *one* GPU. All GPUs of a
-# node share the host's memory and the uplinks of the PCIe switches, and each byte takes
-# them twice. NCCL has names for the distance between a GPU and a NIC, from near to far (NCCL
-# 2.30.7, `src/include/graph.h`): `NVL` NVLink; `PIX` one PCIe switch; `PXB` several; `PHB` through
-# the CPU; `SYS` across the CPUs' own link; `NET`. `nvidia-smi topo -m` prints them for your node. A
-# GPU whose NIC is `SYS` away is a bottleneck that no profiler of torch shows.
+# In pieces, the path through the hosts is as fast as the direct one, for *one* GPU. But all GPUs of
+# a node share the host's memory and the uplinks of the PCIe switches, and each byte uses them
+# twice. NCCL has names for the distance between a GPU and a NIC, from near to far (NCCL 2.30.7,
+# `src/include/graph.h`): `NVL` NVLink; `PIX` one PCIe switch; `PXB` several; `PHB` through the CPU;
+# `SYS` across the link between the CPUs; `NET`. `nvidia-smi topo -m` prints them for your node. A
+# GPU whose NIC is at distance `SYS` is a bottleneck that torch.profiler does not show.
 #
-# ### NCCL: algorithms and protocols
+# ### NCCL chooses an algorithm and a protocol by size
 #
-# For each call NCCL chooses an **algorithm**: a ring, trees, or switches that add (`NVLS`). And a
-# **protocol**: how the receiver learns that data has come. `LL` sends a flag with every 4 bytes, so
-# half of the wire is flags, and needs no waiting. `LL128` sends 120 bytes of data in 128. `Simple`
-# sends data alone, and synchronises. Small messages are all latency, and large ones all bandwidth:
+# For each call NCCL chooses an **algorithm**: a ring, trees, or in-network reduction by the
+# switches (`NVLS`). It also chooses a **protocol**, which determines how the receiver learns that
+# data has arrived. `LL` sends a flag with every 4 bytes of data, so half of the bytes sent are
+# flags, but it needs no waiting. `LL128` sends 120 bytes of data in 128. `Simple` sends only data,
+# and synchronises. For small messages only latency matters, and for large ones only bandwidth:
 
 # %% nccl_choices
 DGX_H200 = hardware.cluster("dgx-h200")
@@ -1195,10 +1425,10 @@ for power in (3, 10, 16, 20, 21, 24, 30):
 draw.table(table, title="All-reduce on 8 H200, computed from NCCL's constants")
 
 # %% [markdown]
-# On such a node NCCL's own log says `RING` with `LL` up to 1 MiB, and `NVLS` with `SIMPLE` from
-# 2 MiB on (stas00/ml-engineering, network/README.md, 2026). A warning besides: the bus bandwidth of
-# `NVLS` may be *above* the link's. nccl-tests multiplies by 2(N - 1)/N, but where switches add each
-# byte travels once. 8 H200 gave 473 GB/s over links of 450 (the same source).
+# On such a node NCCL's own log shows `RING` with `LL` up to 1 MiB, and `NVLS` with `SIMPLE` from 2
+# MiB on (stas00/ml-engineering, network/benchmarks/README.md, 2026). Note that the bus bandwidth of
+# `NVLS` may be *above* the link's: nccl-tests multiplies by 2(N - 1)/N, but where switches add,
+# each byte is sent once. 8 H200s reached 473 GB/s over links of 450 (network/README.md).
 
 # %% [markdown]
 # ### Your turn: NCCL's own model of a ring
@@ -1206,13 +1436,13 @@ draw.table(table, title="All-reduce on 8 H200, computed from NCCL's constants")
 # 8 minutes · medium
 #
 # For small messages NCCL's cost model counts steps. A ring over n GPUs on N nodes takes 2(n - 1)
-# steps for an all-reduce. In 2(N - 1) of them something crosses the network, and each takes
-# `across_s`; the others take `inside_s`. A call takes `base_s` in any case. Write the sum. On one
-# node nothing crosses.
+# steps for an all-reduce. In 2(N - 1) of them data crosses the network, and each of these takes
+# `across_s`; each of the others takes `inside_s`. A call also takes a fixed `base_s`. Write the
+# sum. On one node no step crosses the network.
 #
 # <details><summary>Hint</summary>
 #
-# How many steps are left for the inside? All, less those across.
+# How many steps stay inside a node? All steps, minus those across the network.
 #
 # </details>
 
@@ -1260,14 +1490,15 @@ predictions.reveal("ring of 10,000 GPUs, 4 bytes", 1e3 * table[-1]["nccl-ring_s"
 draw.table(table, title="An all-reduce of 4 bytes, protocol LL, computed from NCCL's constants")
 
 # %% [markdown]
-# **24 ms, before a byte has moved**, against a tenth of a millisecond by a tree. This is why NCCL
-# changes to trees at scale, and why a step must not make many small calls over all GPUs.
+# A ring takes **24 ms, before a byte has moved**, and a tree a tenth of a millisecond. This is why
+# NCCL switches to trees at scale, and why a step must not make many small calls over all GPUs.
 #
 # ### NCCL's log, line by line
 #
-# `NCCL_DEBUG=INFO` prints what was found and chosen; `NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,TUNING` says
-# of what; `NCCL_DEBUG_FILE=nccl.%h.%p` writes a file for each host and process. The lines below
-# are quoted by their form in NCCL 2.30.7's source, with the file; no log was recorded for them.
+# `NCCL_DEBUG=INFO` prints what NCCL found and chose; `NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,TUNING`
+# selects the subsystems; `NCCL_DEBUG_FILE=nccl.%h.%p` writes a file for each host and process. The
+# lines below have the form given in the source of NCCL 2.30.7, in the file named with each; they
+# are not from a recorded log.
 #
 # | Line | Read it for |
 # |---|---|
@@ -1275,13 +1506,13 @@ draw.table(table, title="An all-reduce of 4 bytes, protocol LL, computed from NC
 # | `Using network ...` (init.cc) | the plug-in that carries messages between nodes |
 # | `Channel 00/16 : 0[0] -> 1[1] via P2P/IPC` (p2p.cc) | GPU to GPU, direct |
 # | `... via SHM/direct` (shm.cc) | through host memory: on an NVLink node something is wrong |
-# | `... [send] via NET/IB/0/GDRDMA` (net.cc) | GPUDirect; without `GDRDMA` it is the host's copy |
+# | `... [send] via NET/IB/0/GDRDMA` (net.cc) | GPUDirect; without `GDRDMA` the host copies |
 # | `Ring 00 : 7 -> 0 -> 1` (init.cc) | the order of the ranks: does it cross nodes once? |
 # | `16 coll channels, ... 16 nvls channels` (init.cc) | parallel rings; 0 nvls channels: no NVLS |
 # | `Init timings - ... total 3.03 (kernels 1.22, ...)` (init.cc) | start-up: 8 H100, issue 2094 |
 # | `AllReduce: 1048576 Bytes -> Algo RING proto LL channel{Lo..Hi}=...` (enqueue.cc) | the choice |
 #
-# What would the last line say for your call? `price` makes the same choice:
+# What would the last line be for your call? `price` makes the same choice:
 
 
 # %% tuning_line
@@ -1304,33 +1535,33 @@ for size_bytes, num_gpus, where in (
     print(f"{where:12}  {tuning_line(size_bytes, num_gpus, where)}")
 
 # %% [markdown]
-# Its variables, with their defaults in 2.30.7, and when to touch them:
+# The table lists some of NCCL's variables, with their defaults in 2.30.7, and when to set them:
 #
 # | Variable | Default | For |
 # |---|---|---|
-# | `NCCL_SOCKET_IFNAME` | any | which interface bootstraps; wrong on nodes with Docker's |
-# | `NCCL_IB_HCA` | all | which NICs; leave out the one for storage |
-# | `NCCL_IB_DISABLE=1`, `NCCL_P2P_DISABLE=1` | 0 | a *test*: is the fast way even in use? |
+# | `NCCL_SOCKET_IFNAME` | `ib*`, else any but `docker*`, `lo` | the interface for bootstrap |
+# | `NCCL_IB_HCA` | all | which NICs to use; leave out the one for storage |
+# | `NCCL_IB_DISABLE=1`, `NCCL_P2P_DISABLE=1` | 0 | a *test*: is the fast path even in use? |
 # | `NCCL_NET_GDR_LEVEL` | by topology | up to which distance GPUDirect is used |
 # | `NCCL_ALGO`, `NCCL_PROTO` | chosen | a *test*; forced `LL128` is unsafe on some paths |
-# | `NCCL_BUFFSIZE` | 4 MiB | 8 steps in flight of 512 KiB |
-# | `NCCL_IB_TIMEOUT`, `NCCL_IB_RETRY_CNT` | 20, 7 | how long a flapping link is forgiven |
-# | `NCCL_CROSS_NIC`, `NCCL_NVLS_ENABLE` | 2, 2 | 2 is "if it is worth it" |
+# | `NCCL_BUFFSIZE` | 4 MiB | 8 steps of 512 KiB in flight |
+# | `NCCL_IB_TIMEOUT`, `NCCL_IB_RETRY_CNT` | 20, 7 | how long a flapping link is tolerated |
+# | `NCCL_CROSS_NIC`, `NCCL_NVLS_ENABLE` | 2, 2 | 2: if it is faster; where it is supported |
 #
-# NVIDIA's guide itself says that the debugging ones do not belong in scripts. A variable that was
-# set for a test and stayed is a bottleneck of its own.
+# NVIDIA's guide itself says that the debugging variables do not belong in scripts. A variable that
+# was set for a test and never removed is itself a bottleneck.
 
 # %% [markdown]
-# ### The network, and the order of the nodes
+# ### On an oversubscribed network the order of the nodes matters
 #
-# Above the nodes are switches. In a **fat tree** every level has as many links up as down, so
-# that all can talk to all; with k ports a switch, two levels reach k²/2 hosts, and three k³/4
-# (half of the ports go up). Links up cost money, so many trees are **oversubscribed**: fewer up
-# than down. **Rail-optimised** means that NIC i of every node is on leaf switch i: a GPU reaches
-# its counterparts in other nodes through one switch, and NVLink does the rest. In a
-# **dragonfly**, switches form groups, each with a link to every other group. With p hosts on a
-# router, a routers in a group, and h links to other groups on each, there are at most ah + 1
-# groups, and a way crosses one link between groups at most.
+# Above the nodes are switches. In a **fat tree** every level has as many links up as down, so that
+# all hosts can send to each other at full rate; with k ports on each switch, two levels reach k²/2
+# hosts, and three levels k³/4 (half of the ports go up). Links up cost money, so many trees are
+# **oversubscribed**: they have fewer links up than down. **Rail-optimised** means that NIC i of
+# every node is on leaf switch i: a GPU reaches its counterparts in other nodes through one switch,
+# and NVLink carries the rest. In a **dragonfly**, switches form groups, each with a link to every
+# other group. With p hosts on each router, a routers in each group, and h links from each router to
+# other groups, there are at most ah + 1 groups, and a path crosses at most one link between groups.
 
 # %% switches
 table = []
@@ -1345,12 +1576,12 @@ for name, ports, hosts, switches in (
 draw.table(table, title="How far a network reaches, computed")
 
 # %% [markdown]
-# NVIDIA's reference for 16,384 B200 in 2,048 nodes has three levels, with rails: 512 leaf, 512
-# spine and 256 core switches of 64 ports (DGX SuperPOD reference architecture, B200). Kim et al.
-# (2008) put the cost of a dragonfly at half of a folded Clos network's for 16,384 nodes.
+# NVIDIA's reference design for 16,384 B200s in 2,048 nodes has three levels, with rails: 512 leaf,
+# 512 spine and 256 core switches of 64 ports (DGX SuperPOD reference architecture, B200). Kim et
+# al. (2008) put the cost of a dragonfly at half of that of a folded Clos network, for 16,384 nodes.
 #
-# A ring goes from node to node **in the order of the ranks**. NCCL orders the GPUs inside a node by
-# itself. The order of the nodes is the launcher's, and often alphabetical. Here are two orders of
+# A ring goes from node to node **in the order of the ranks**. NCCL itself orders the GPUs inside a
+# node. The launcher orders the nodes, often alphabetically. The next cell compares two orders of
 # the same nodes, one that stays in a pod as long as it can and one that leaves it at every step:
 
 # %% node_orders
@@ -1376,16 +1607,16 @@ for name, where in NETWORKS.items():
 draw.table(table, title="A ring's all-reduce of 1 GiB in two orders of the nodes, computed")
 
 # %% [markdown]
-# Where every level has its full rate, the order costs nothing. Where it has not, it costs up to
-# what is oversubscribed. (The dragonfly is the worst case: four links between two groups, and
-# only the shortest ways are priced. Real ones also take detours.) On Slurm,
-# `--distribution=block`, the plug-in `topology/tree` and sorted host names are the fix; it
-# changes no line of the program.
+# Where every level has its full bandwidth, the order costs nothing. Elsewhere it costs up to the
+# factor of oversubscription. (The dragonfly is the worst case: it has four links between two
+# groups, and the model uses only the shortest paths. Real dragonflies also use longer paths.) On
+# Slurm, `--distribution=block`, the plug-in `topology/tree` and sorted host names are the fix; no
+# line of the program changes.
 #
-# ### Storage and loading
+# ### Latency times the number of files makes loading slow
 #
-# A read takes a latency and then bytes over a rate. Per **file**. The rates of big stores are
-# splendid; what hurts is latency times the number of files:
+# Each **file** takes a latency, and then its bytes divided by a rate. The rates of large stores are
+# high; loading is slow because of the latency times the number of files:
 
 # %% stores
 STORES = {
@@ -1403,10 +1634,10 @@ for name, store in STORES.items():
 draw.table(table, title="One gigabyte from a store to a node, computed from published figures")
 
 # %% [markdown]
-# So: few large files (shards of 100 MB and more), read in order, many readers ahead, and a copy on
-# the node's drives where the data fit. The same law holds for programs. `import torch` opens 2,339
-# files, of which 922 do not exist, and each takes a trip to the store (stas00/ml-engineering,
-# storage/README.md, 2026):
+# So use few large files (shards of 100 MB or more), read them in order, let many readers read
+# ahead, and keep a copy on the node's drives where the data fit. The same holds for loading
+# programs. `import torch` tries to open 2,339 files, of which 922 do not exist, and each attempt is
+# a request to the store (stas00/ml-engineering, storage/README.md, 2026):
 
 # %% import_torch
 table = []
@@ -1416,13 +1647,13 @@ for name, found_s, missing_s in (("NVMe", 11e-6, 2.4e-6), ("Lustre", 2.3e-3, 1.1
 draw.table(table, title="The opens of `import torch`, computed from measured ones")
 
 # %% [markdown]
-# With a thousand ranks at once it is also a thousand times the load on one metadata server.
+# With a thousand ranks at once, the load on one metadata server is also a thousand times as large.
 #
-# ### Formula beside measurement, emulation and paper
+# ### Formula, measurement, emulation and paper compared
 #
-# Which of the ten bottlenecks can this machine show for real? Those that need no GPU and no
-# network: a loader that does not load ahead, and calls that are too small. Float32 on this CPU
-# would show what *this CPU* does with bfloat16.
+# Which of the ten bottlenecks can be measured on this machine? Those that need neither a GPU nor a
+# network: a loader that does not load ahead, and calls that are too small. A measurement of float32
+# here would only show how *this CPU* handles bfloat16.
 
 
 # %% launch_really
@@ -1511,17 +1742,18 @@ table = [
 draw.table(table, title="Three ratios: of the small program, and on paper of GPT-2's size")
 
 # %% [markdown]
-# The loader's law holds emulated, and here but for waking up. The dtypes' ratio stays far below the
-# data sheet's 16: what is bound by memory, launches or messages gains nothing from tensor cores.
-# Calls that are too small cost about as much on this CPU as on the small GPU. And a program that
-# does not launch ahead of the GPU pays for each kernel: at 10 µs more than half a step, even for
-# GPT-2's size. **A bottleneck belongs to a program on a machine**, not to a program.
+# The loader's formula holds in emulation, and also here, except for the time that processes need to
+# wake up. The ratio of the dtypes stays far below the data sheet's 16: work that is bound by
+# memory, launches or messages gains nothing from tensor cores. Calls that are too small cost about
+# as much on this CPU as on the small GPU. And a program that does not launch ahead of the GPU pays
+# for each kernel: with 10 µs each, that is more than half a step, even for GPT-2's size. **A
+# bottleneck belongs to a program on a given machine**, not to the program alone.
 #
-# ### The bill
+# ### One percent of a large run costs nearly a million dollars
 #
-# Seconds are not what is paid. GPUs are paid by the hour, whether they work or wait, and so is the
-# power: a node takes most of it while it waits, too. Prices change by the month, so each has its
-# date here, and you may put in yours:
+# You pay for GPUs by the hour, whether they work or wait, and for power as well: a node draws most
+# of it even while it waits. Prices change every month, so each has its date here, and you can
+# insert yours:
 
 # %% prices
 DOLLARS_PER_H = {
@@ -1566,15 +1798,16 @@ print(f"8,930 t CO2 equivalent by its card: {8.93e6 / gpus_kwh:.3f} kg for each 
 print(f"one percent of the step: {dollars / 1e8:.1f} million dollars")
 
 # %% [markdown]
-# One percent of that step, found by one engineer, is nearly a million dollars. In the table above
-# it, the dtype is worth more than the network. And the energy nearly triples with what is counted:
-# GPUs by data sheet, or whole nodes with cooling. Say which.
+# An engineer who saves one percent of that step saves nearly a million dollars. In the table before
+# it, the dtype is worth more than the network. And the energy nearly triples depending on what is
+# counted: the GPUs according to their data sheet, or whole nodes with cooling. State which you
+# count.
 #
 # ### Explore
 #
-# One step of a model of a billion parameters on sixteen GPUs, computed: choose the batch, the
-# files, the loader and the network, and find what binds. The picture is a rank's, and the sentence
-# below it names the largest.
+# The explorer computes one step of a model with a billion parameters on sixteen GPUs. Choose the
+# batch, the files, the loader and the network, and find what binds. The picture shows one rank, and
+# the sentence below it names the largest bound.
 
 
 # %% explored
@@ -1614,35 +1847,35 @@ explore(
 )
 
 # %% [markdown]
-# Begin with what it shows. Change what does *not* bind, as far as you can: nothing happens. Change
-# what binds until something else does. How many sequences does each network need? With an H100,
-# which of the bounds moved, and which did not?
+# Begin with the initial settings. Change what does *not* bind, as far as you can: nothing happens.
+# Then change what binds until a different bound does. How many sequences does each network need
+# before compute binds? With H100s, which of the bounds changed, and which did not?
 
 # %% [markdown]
 # ## 7. When it breaks
 #
-# ### A rail of 400 Gb/s that gave 105
+# ### A rail of 400 Gb/s reached only 105
 #
-# In September 2026 someone had two nodes of eight H100, each with eight NICs of 400 Gb/s over RoCE
+# In September 2026 a user had two nodes of eight H100s, each with eight NICs of 400 Gb/s over RoCE
 # (NVIDIA/nccl, issues 2408 and 2409, pull request 2410). NCCL reached about 13 GB/s on a
-# connection, a quarter of the link. `ib_write_bw` moved 392 Gb/s over the same cable, even with
-# messages of 128 KiB, which is what NCCL sends at a time. So it was not the cable, not the switch
-# and not the NIC.
+# connection, a quarter of the link's bandwidth. `ib_write_bw` moved 392 Gb/s over the same cable,
+# even with messages of 128 KiB, which is the size of the pieces that NCCL sends. So the cause was
+# not the cable, the switch or the NIC.
 #
-# What next? **Vary the size.** With pieces of 128 KiB the rate was 13.1 GB/s, and with pieces of
-# 1 MiB it was 87.6.
+# What should you do next? **Vary the size.** With pieces of 128 KiB the rate was 13.1 GB/s, and
+# with pieces of 1 MiB it was 87.6.
 #
 # ### Your turn: latency or bandwidth
 #
 # 6 minutes · easy
 #
-# Two sizes and the rates that they reached, in bytes and bytes a second. If a piece takes a fixed
-# time and a time for each byte, what is the fixed time, and what is the rate without it?
+# You get two sizes in bytes, and the rates that they reached in bytes per second. If a piece takes
+# a fixed time plus a time for each byte, what is the fixed time, and what is the rate without it?
 #
 # <details><summary>Hint</summary>
 #
-# The time of a piece is its size over its rate. You have two points of a straight line: its slope
-# is the seconds a byte, and where it begins is the fixed time.
+# The time of a piece is its size divided by its rate. You have two points of a straight line: its
+# slope is the time per byte, and its value at size 0 is the fixed time.
 #
 # </details>
 
@@ -1687,36 +1920,37 @@ for size_bytes, rate in ((128 << 10, 13.1e9), (1 << 20, 87.6e9)):
 draw.table(table, title="Reported in NVIDIA/nccl issue 2409, and the time of a piece, computed")
 
 # %% [markdown]
-# Eight times the size, and almost the same time: 10 and 12 µs. The line through both begins at
-# 9.7 µs. So the link was fast, and something took 10 µs for *each piece*: a **latency that looks
-# like bandwidth**.
+# A piece of eight times the size takes almost the same time: 12 instead of 10 µs. The line through
+# both points begins at 9.7 µs. So the link was fast, and something took 10 µs for *each piece*: a
+# **latency that looks like low bandwidth**.
 #
-# The obvious fix was a larger piece: with 1 MiB all became seven times as fast, and **silently
-# wrong**. The kernel wrote beyond its slot; the driver reported Xid 31. A bound could have warned:
-# a link of 400 Gb/s carries 50 GB/s each way, not 87.6. In the end it was a fault of the platform
-# and a setting; with both put right, pieces of 128 KiB reach the line's rate.
+# The obvious fix was a larger piece: with 1 MiB everything became seven times as fast, and
+# **silently wrong**. The kernel wrote beyond its slot; the driver reported Xid 31. A bound could
+# have been a warning: a link of 400 Gb/s carries 50 GB/s each way, not 87.6. In the end the causes
+# were a fault of the platform and a setting; with both fixed, pieces of 128 KiB reach the link's
+# rate.
 #
-# Two rules of this week in one story. **Vary one thing, and solve for what you cannot see.** And
-# **no speed-up counts without the results beside it.**
+# The story shows two rules of this week. **Vary one thing, and solve for what you cannot see.** And
+# **no speed-up counts until its results have been checked.**
 #
-# ### An MFU that decays by itself
+# ### Exclusions found why MFU fell over thousands of steps
 #
-# MegaScale (Jiang et al. 2024, section 6.3) shows how one reasons at 10,000 GPUs. Over thousands of
-# steps, MFU fell. The report is a chain of exclusions. Forward, backward and optimizer took as long
-# as ever: *so it was not the GPUs*. The network's bandwidth was steady: *not the links*. What grew
-# was the time in the last collective of a step, the reduce-scatter of gradients. It was entered
-# later and later, by changing ranks: *so a rank came late, and not always the same one*. On two
-# ranks alone the lag swung from one to the other, and grew. The cause: Python's garbage collector
-# ran at different times on different ranks, and so did a few slow operations in the forward pass.
-# With them removed, MFU was flat.
+# MegaScale (Jiang et al. 2024, section 6.3) shows how to reason about a slow-down on 10,000 GPUs.
+# Over thousands of steps, MFU fell. The report is a chain of exclusions. Forward, backward and
+# optimizer took as long as before: *so it was not the GPUs*. The network's bandwidth was steady:
+# *not the links*. What grew was the time in the last collective of a step, the reduce-scatter of
+# gradients. Varying ranks entered it later and later: *so a rank was late, and not always the same
+# one*. Between two ranks the lag alternated from one to the other, and grew. The cause: Python's
+# garbage collector ran at different times on different ranks, and so did a few slow operations in
+# the forward pass. Once these were removed, MFU stayed constant.
 #
-# Each sentence names what stayed equal, and so what it was *not*. Timers on every rank, always on,
-# made that possible. Which of the ten pictures is it?
+# Most of these sentences name what stayed the same, and so what the cause was *not*. Timers on
+# every rank, always on, made that possible. Which of the ten pictures does this slow-down match?
 #
 # <details><summary>Answer</summary>
 #
-# The straggler's: some ranks wait in a collective for another. But the culprit changes from step to
-# step, so the mean over steps accuses nobody. Look at single steps.
+# The straggler's: some ranks wait in a collective for another rank. But the late rank changes from
+# step to step, so the mean over steps does not show it. Look at single steps.
 #
 # </details>
 
@@ -1726,77 +1960,79 @@ draw.table(table, title="Reported in NVIDIA/nccl issue 2409, and the time of a p
 # | Number | Threshold | Where it comes from |
 # |---|---|---|
 # | max(load / workers, work) | a loader is hidden until it takes longer than the step | section 4 |
-# | 150 to 300 operations a byte | below it an A100, H100 or H200 waits for memory | section 4 |
-# | 24 ms against 0.1 ms | ring and tree of 10,000 GPUs, before a byte moves | section 6 |
+# | 150 to 300 FLOPs a byte | below it an A100, H100 or H200 waits for memory | section 4 |
+# | 24 ms against 0.1 ms | ring and tree of 10,000 GPUs, latency by NCCL's cost model | section 6 |
 # | files · latency | 10,000 files: 1 s from drives, 23 s from Lustre, by one reader | section 6 |
 # | 1% of 405B's step | nearly a million dollars | section 6 |
 
 # %% [markdown]
 # ## 8. Problems
 #
-# 1. A step takes 100 ms, of which 60 ms are work. The loader needs 240 ms of a worker for each
-#    batch. How many workers are enough? What does a fourth bring?
+# 1. A step takes 100 ms, of which 60 ms are work. Each batch takes 240 ms of one worker's time. How
+#    many workers are enough? What would a fourth worker gain?
 #
 # <details><summary>Answer</summary>
 #
-# A batch must be ready every 100 ms: 240/100, so **3** workers. More bring nothing until the step
-# itself gets shorter. If all waiting for messages were hidden, the step would be 60 ms, and then
-# **4** would be needed: a fix may make the next bottleneck.
+# A batch must be ready every 100 ms: 240/100, so **3** workers. More workers gain nothing until the
+# step itself gets shorter. If all communication were hidden, the step would be 60 ms, and then
+# **4** would be needed: a fix may create the next bottleneck.
 #
 # </details>
 #
-# 2. A kernel reads two bfloat16 tensors of a million numbers each, adds them and writes the sum.
-#    How many operations for each byte? Which share of an A100's 312 TFLOP/s can it reach?
+# 2. A kernel reads two bfloat16 tensors of a million elements each, adds them and writes the sum.
+#    How many FLOPs does it do per byte? What share of an A100's 312 TFLOP/s can it reach?
 #
 # <details><summary>Answer</summary>
 #
-# A million additions, 3 · 2 million bytes: 1/6 operation a byte. At 2.04 TB/s that is 0.34 TFLOP/s,
-# **0.11%** of the peak. Fuse it with what makes its input, and it costs nothing.
+# It does a million additions for 3 · 2 million bytes: 1/6 FLOP per byte. At 2.04 TB/s that is 0.34
+# TFLOP/s, **0.11%** of the peak. Fused with the kernel that computes its input, it costs nothing.
 #
 # </details>
 #
-# 3. Gradients of 2 GB in buckets of 25 MB, on 16 H100 in two nodes. A call's latency is 40 µs. How
-#    long are all latencies together? And with one call for each of 300 tensors? Compare with the
-#    wire, at 2 · 15/16 of the bytes over 8 NICs of 48 GB/s.
+# 3. Gradients of 2 GB are all-reduced in buckets of 25 MB, on 16 H100s in two nodes. A call's
+#    latency is 40 µs. How long do all latencies take together? And with one call for each of 300
+#    tensors? Compare with the transfer of 2 · 15/16 of the bytes over 8 NICs of 48 GB/s.
 #
 # <details><summary>Answer</summary>
 #
-# 80 calls: **3.2 ms**; 300 calls: **12 ms**. The wire: 3.75 GB / 384 GB/s = **9.8 ms**. So buckets
-# cost a third of the wire, and single tensors more than the wire itself.
+# 80 calls take **3.2 ms**, and 300 calls **12 ms**. The transfer takes 3.75 GB / 384 GB/s = **9.8
+# ms**. So the latencies of buckets cost a third of the transfer, and those of single tensors more
+# than the transfer itself.
 #
 # </details>
 #
-# 4. On 64 ranks the all-reduce at the step's end takes 30 ms on 63 of them, and 2 ms on rank 17.
-#    The colleague who profiles rank 0 wants a faster network. What do you say?
+# 4. On 64 ranks the all-reduce at the step's end takes 30 ms on 63 of them, and 2 ms on rank 17. A
+#    colleague who profiles rank 0 wants a faster network. What do you answer?
 #
 # <details><summary>Answer</summary>
 #
-# The messages take 2 ms. The other 28 ms are waiting for rank 17, which came last. A faster
-# network saves a part of 2 ms. Find out why rank 17 is late: py-spy, its clocks, its loader.
+# The messages take 2 ms. The other 28 ms are spent waiting for rank 17, which arrives last. A
+# faster network saves a part of 2 ms. Find out why rank 17 is late: use py-spy, and look at its
+# clocks and its loader.
 #
 # </details>
 #
-# 5. 1,024 H100 run for 30 days at 2.95 dollars an hour. MFU goes from 38 to 41%. How much does the
-#    same training cost before and after?
+# 5. 1,024 H100s run for 30 days, each at 2.95 dollars an hour. Then MFU rises from 38 to 41%. How
+#    much does the same training cost before and after?
 #
 # <details><summary>Answer</summary>
 #
-# 1,024 · 720 · 2.95 = **2.17 million** dollars. The same operations take 38/41 of the time: **2.02
-# million**. The difference, 159,000 dollars, is what finding it may cost.
+# 1,024 · 720 · 2.95 = **2.17 million** dollars. The same FLOPs take 38/41 of the time: **2.02
+# million**. The difference, 159,000 dollars, is what finding the improvement may cost.
 #
 # </details>
 #
 # 6. Design: you get a program whose step takes twice as long as its compute bound, on 128 GPUs of a
-#    cluster that you do not know. You have an hour of it. Which five measurements do you make, in
+#    cluster that you do not know. You have one hour on it. Which five measurements do you make, in
 #    which order, and what would each exclude?
 #
 # <details><summary>Answer</summary>
 #
-# For instance: (1) the same step on one GPU: excludes all messages, and gives the work; (2) the
-# same with data made in memory: excludes input and storage; (3) nccl-tests on all 128, at the
-# step's sizes: excludes links, rails and the order of nodes; (4) a trace of two steps on two
-# ranks in different nodes: shows overlap, calls and launches; (5) the times of work of all 128
-# ranks over a hundred steps: excludes, or names, a straggler. Each halves what is left, and none
+# For instance: (1) the same step on one GPU excludes all messages, and gives the work; (2) the same
+# with data generated in memory excludes input and storage; (3) nccl-tests on all 128 GPUs, with the
+# step's message sizes, exclude links, rails and the order of nodes; (4) a trace of two steps on two
+# ranks in different nodes shows overlap, calls and launches; (5) the compute times of all 128 ranks
+# over a hundred steps exclude, or name, a straggler. Each leaves fewer possible causes, and none
 # changes the program.
 #
 # </details>
@@ -1804,13 +2040,13 @@ draw.table(table, title="Reported in NVIDIA/nccl issue 2409, and the time of a p
 # %% [markdown]
 # ## 9. Self-check
 #
-# First, your predictions beside the results.
+# First, compare your predictions with the results.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week11", seed=seed)
@@ -1820,11 +2056,11 @@ quiz.ask("week11", seed=seed)
 #
 # - Measure, compare with the bounds, name one suspect and what it could save, change one thing,
 #   measure again.
-# - What does not bind does not matter, however much better it gets.
-# - The rank that waits least is the culprit. The longest all-reduce is its victim.
-# - Waiting for messages has five reasons. Each disagrees with another bound.
-# - Latency times the number of files, calls or kernels hides in every corner of this week.
-# - A fix is one whose saving was predicted, and whose results are unchanged.
+# - Improving anything but the bottleneck saves nothing, however large the improvement.
+# - The rank that waits least is the culprit. The longest all-reduce is on one of its victims.
+# - Waiting for messages has five possible reasons. Each has its own sign.
+# - Many of this week's bottlenecks are a latency times the number of files, calls or kernels.
+# - Count a change as a fix only if you predicted its saving and the results are unchanged.
 #
-# **Now the lab**: [lab 11](../labs/lab11/lab11.ipynb). A training program with planted bottlenecks,
-# drawn for you alone. Then **week 12**: nothing stays up.
+# **Now the lab**: [lab 11](../labs/lab11/lab11.ipynb). You get a training program with planted
+# bottlenecks, drawn at random for you. Then **week 12**, *Nothing stays up*.

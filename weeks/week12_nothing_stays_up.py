@@ -3,30 +3,31 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 90 minutes, with three short exercises and a bug to find |
+# | Reading and doing | about two hours, with seven short exercises and a bug to find |
 # | Running | about a minute on two CPU cores; no GPU is needed |
 # | You need | weeks 1, 3, 7 and 11: torchrun, DDP, sharded states, storage |
 # | You do not need | a cluster that fails: failures are simulated, emulated or real here |
-# | Afterwards | lab 12: a training program that survives all this |
+# | Afterwards | lab 12: a training program that survives these failures |
 #
-# A program on one GPU fails once in years, and nobody plans for it. A program on 10,000 GPUs fails
-# several times a day. Nothing about the single GPU is worse; but there are 10,000, and if any one
-# fails, all of them stop. So a large run is a loop of training, saving, failing and starting again,
-# and that loop decides what it delivers.
+# A program on one GPU fails once in several years, so you need not plan for it. A program on 10,000
+# GPUs fails several times a day. The single GPU is no less reliable, but there are 10,000, and if
+# any one fails, all of them stop. So a large run is a loop of training, saving, failing and
+# restarting, and that loop decides how much training gets done.
 #
-# **M** is the mean time between failures of the whole job, **T** the training between two saves,
-# **w** the time for which a save stops training, and **R** the time from a failure to training
-# again. **Goodput** is the training that counts, over all time.
+# **M** is the mean time between failures (MTBF) of the whole job, **T** the training time between
+# two checkpoints, **w** the time for which saving a checkpoint stops training (its *stall*), and
+# **R** the restart time, from a failure until training continues. **Goodput** is the share of all
+# time that is spent on training that counts.
 
 # %% [markdown]
 # ## 1. The question
 #
-# > If a job fails every few hours, how much of its time can still be training, and what does it
-# > take for the training to be the same as if nothing had happened?
+# > If a job fails every few hours, how much of its time can it still spend on training, and what
+# > does it take for the result to be the same as if nothing had happened?
 #
-# Afterwards you can work out how often to save, write a checkpoint that is whole or absent, resume
-# on another number of ranks with the same data in the same order, find a wrong number that no
-# program reports, and say which part of "over 90% effective" was the hard one.
+# Afterwards you can compute how often to save, write a checkpoint that is complete or absent,
+# resume on a different number of ranks with the same data in the same order, find a silent error,
+# and say which costs must be small for "over 90% effective".
 
 # %% parameters tags=["parameters"]
 cluster = "h100-ndr"  # two nodes of eight H100, on which saves are priced
@@ -62,6 +63,7 @@ from collections import Counter
 from pathlib import Path
 
 # %% setup_torch
+import psutil
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -91,7 +93,8 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# Four numbers: how often, how much is left, what a save costs, and how long a repair takes.
+# The next cell asks for four numbers: how often the job fails, its goodput, what a checkpoint
+# costs, and how long it takes to continue on fewer ranks.
 
 # %% predict
 predictions.ask("hours between failures, 10,000 GPUs", predicted_hours, "h", section=3)
@@ -102,11 +105,57 @@ predictions.ask("seconds from 4 ranks to 2", predicted_shrink_s, "s", section=5)
 # %% [markdown]
 # ## 3. Build it worse first
 #
-# ### How often things fail
+# ### Your turn: from one job to a larger one
 #
-# Few teams publish it. Three did: Llama 3 405B (Llama Team 2024, section 3.3.4 and table 5),
-# OPT-175B (the log book of metaseq, final update) and BLOOM (the chronicles of its training, lines
-# 223 to 225). In one unit, failures of a node of eight GPUs, they can be compared:
+# 5 minutes · easy
+#
+# A job on `num_gpus` GPUs was interrupted `num_failures` times in `days` days: Llama 3 405B 419
+# times in 54 days, on 16,384. Now `target_gpus` of the same GPUs train one model, and any failure
+# stops them all. How many hours is the **MTBF**, their mean time between failures? The check counts
+# the failures of ten simulated years, at the rates of three published runs (named below the check).
+#
+# <details><summary>Hint</summary>
+#
+# First the failures of one GPU in one hour. Those of many GPUs add up.
+#
+# </details>
+
+
+# %% mtbf_hours tags=["turn"]
+def mtbf_hours(num_failures, days, num_gpus, target_gpus):
+    """The mean hours between failures of a job on `target_gpus`, from the record of another job."""
+    ### BEGIN SOLUTION
+    per_gpu_hour = num_failures / (24 * num_gpus * days)
+    return 1 / (per_gpu_hour * target_gpus)
+    ### END SOLUTION
+
+
+# %% check_mtbf_hours
+with check.turn("mtbf_hours"):
+    for source, given in (
+        ("Llama 3", (419, 54, 16_384, 10_000)),
+        ("OPT", (2, 1, 992, 4_096)),
+        ("BLOOM", (1, 7, 384, 4_096)),
+    ):
+        causes, span_s = outages.published(source), 10 * 365 * DAY_S
+        drawn = outages.draw(causes, given[-1] // 8, span_s, seed=seed)
+        check.expect_close(
+            float(mtbf_hours(*given)),
+            span_s / len(drawn) / HOUR_S,
+            f"the hours between failures of {given[-1]:,} GPUs, where {given[2]:,} had "
+            f"{given[0]} in {given[1]} days ({source}), simulated",
+            hint="Twice the GPUs, half the hours. Count failures for each GPU and hour first.",
+            rtol=0.05,
+        )
+    print("Right, to 5%, for ten simulated years of three jobs.")
+
+# %% [markdown]
+# ### 10,000 GPUs stop every few hours
+#
+# Few teams publish how often their runs fail. Three did: Llama 3 405B (Llama Team 2024, section
+# 3.3.4 and table 5), OPT-175B (the logbook of metaseq, final update) and BLOOM (the chronicles of
+# its training, lines 223 to 225). To compare them, convert all three to failures of a node of eight
+# GPUs:
 
 # %% rates
 NUM_NODES = 1250  # 10,000 GPUs in nodes of eight
@@ -134,14 +183,15 @@ predictions.reveal(
 draw.table(table, title="Published failures, and the same rates on 1,250 nodes, computed")
 
 # %% [markdown]
-# A node that fails once in some months sounds reliable. With 1,250 of them, the job stops every few
-# hours. Nothing but the product counts: **M = 1/(nodes · rate)**. The rates differ by a factor of
-# five; not all of them count the same.
+# A node that fails once in several months sounds reliable. With 1,250 of them, the job stops every
+# few hours. Only the product of nodes and rate matters: **M = 1/(nodes · rate)**. The rates differ
+# by a factor of five; they do not all count the same events.
 #
-# Two warnings. First, these are rates of *jobs*, divided by nodes: software bugs are among them,
-# and twice the nodes need not have twice the bugs. Meta's own study measured 7.9 hours between
-# failures of jobs of 1,024 GPUs, where its rate for nodes, 6.5 per 1,000 days, says 28.8 (Kokolis
-# et al. 2025; the 7.9 quoted from clockwork.io). Second, look closely at what Llama 3 published:
+# There are two caveats. First, these are failure rates of *jobs*, divided by the number of nodes:
+# they include software bugs, and twice the nodes need not have twice the bugs. Meta's own study
+# measured 7.9 hours between failures of jobs of 1,024 GPUs, whereas its rate for nodes, 6.5 per
+# 1,000 days, predicts 28.8 (Kokolis et al. 2025; the 7.9 quoted from clockwork.io). Second, look
+# closely at what Llama 3 published:
 
 # %% table_five
 llama = outages.published("Llama 3")
@@ -152,15 +202,15 @@ table = [{"cause": name, "count": n, "share": f"{n / total:.1%}"} for name, n in
 draw.table(table[:8], title=f"Llama 3's {total} interruptions in 54 days, the eight largest causes")
 
 # %% [markdown]
-# The paper prints **30.1%** in the first row, and 58.7% for all causes that are GPUs. Its counts
-# give 35.3% there. One of the two is a slip: problem 2 asks which.
+# The paper prints **30.1%** in the first row, and 58.7% for all GPU causes. Its counts give 35.3%
+# for the first row. Either the count or the percentage is a mistake: problem 2 asks which.
 #
-# ### Save now and then, and stop for it
+# ### A checkpoint every four hours loses a third of the time
 #
-# Now a job on 10,000 such GPUs. `outages.draw` draws failures at Llama 3's rates for a month of
-# virtual time, and `outages.endure` lets a job train through them. A save stops training for 60 s.
-# After a failure it takes 10 minutes to notice, to start 10,000 ranks and to load. How about a save
-# every four hours?
+# Now simulate a job on 10,000 such GPUs. `outages.draw` draws failures at Llama 3's rates for a
+# month of virtual time, and `outages.endure` simulates a job that trains through them. Saving a
+# checkpoint stops training for 60 s. After a failure it takes 10 minutes to detect it, to start
+# 10,000 ranks and to load the last checkpoint. Is a checkpoint every four hours enough?
 
 # %% four_hours
 MONTH_S = 30 * DAY_S
@@ -174,15 +224,15 @@ first_days = outages.endure(4 * HOUR_S, JOB, FAILURES, 2 * DAY_S).timeline
 draw.timeline(first_days, "A save every four hours, two days, simulated", shows_shares=False)
 
 # %% [markdown]
-# The blocks called *lost* are training that was done for nothing: everything since the last save. A
-# third of the month is gone, although the machine was hardly ever down. **The expensive part is not
-# what fails, but what has to be done again.**
+# The blocks called *lost* are training that was wasted: everything since the last checkpoint. A
+# third of the month is lost, although the machine was hardly ever down. **The expensive part is not
+# the outage, but the work that has to be repeated.**
 #
-# ### Write over the old file
+# ### Overwriting the old file can destroy the only checkpoint
 #
-# And the save itself? The obvious one opens the file and writes. Here a real rank does so. The
-# second time, something sends it SIGKILL, as the kernel does when memory runs out, after 2 of its
-# 4 MB. `KilledAfter` lets that happen at an exact byte.
+# How is a checkpoint written? The obvious way is to open the file and write. Here a real rank does
+# so. The second time, it gets SIGKILL after 2 of its 4 MB, as the kernel would send when memory
+# runs out. `KilledAfter` makes this happen at an exact byte.
 
 
 # %% killed_after
@@ -228,17 +278,18 @@ for step, num_bytes in ((1, 0), (2, 2_000_000)):
     print(f"after saving step {step}: {path.stat().st_size:,} bytes, {what_is_in(path)}")
 
 # %% [markdown]
-# Step 2 is not there, as expected. **Step 1 is gone as well.** While a checkpoint is being written,
-# there is none.
+# Step 2 is not there, as expected. **Step 1 is gone as well.** While the new checkpoint is being
+# written, there is no valid checkpoint.
 
 # %% [markdown]
 # ## 4. Build it well
 #
 # ### How often to save
 #
-# Each save costs time, and each failure costs the minutes since the last save. In this picture of
-# three intervals and the same failures, the narrow gaps between the blocks are saves. At 5 minutes
-# there are many gaps; at 90 minutes hardly any, but each failure costs a long block called *lost*:
+# Each checkpoint costs time, and each failure costs the minutes since the last checkpoint. The
+# picture compares three intervals under the same failures; the narrow gaps between the blocks are
+# checkpoints. At 5 minutes there are many gaps; at 90 minutes there are hardly any, but each
+# failure costs a long block called *lost*:
 
 # %% three_intervals
 lanes = []
@@ -250,17 +301,18 @@ title = "14 hours of 10,000 GPUs at three intervals between saves, simulated"
 draw.timeline(Timeline.of_events(lanes), title, shows_shares=False)
 
 # %% [markdown]
-# ### Your turn: what is lost
+# ### Your turn: the fraction of time that is lost
 #
 # 6 minutes · easy
 #
-# Write that sum down, to first order. T seconds of training, then a save of w seconds. A failure
-# comes every M seconds on average, and costs R, and what was trained since the last save: half an
-# interval, on average. What part of the time is lost?
+# Write down the sum of both costs, to first order. Training runs for T seconds, and then saving
+# stops it for w seconds. A failure comes every M seconds on average, and costs R plus the training
+# since the last checkpoint, which is half an interval on average. What fraction of the time is
+# lost?
 #
 # <details><summary>Hint</summary>
 #
-# For each second of training, w/T seconds of saving. For each second, 1/M failures, each of which
+# Each second of training costs w/T seconds of saving. Each second has 1/M failures, each of which
 # costs R + T/2.
 #
 # </details>
@@ -288,26 +340,60 @@ with check.turn("lost_fraction"):
     print(f"Right. 24 minutes: {guess:.1%} kept by this sum, {found:.1%} in the simulated month.")
 
 # %% [markdown]
-# Where is the sum smallest? R does not depend on T. The derivative of w/T + T/(2M) is zero at
+# ### Your turn: the best interval
+#
+# 5 minutes · easy
+#
+# Where is that sum smallest? R does not depend on T, which leaves w/T + T/(2M). Write the T at
+# which this is smallest, for saves that stop training for `stall_s` seconds (w) and failures that
+# are `mean_s` seconds apart on average (M). The check tries 8,000 intervals, from a second to a
+# hundred days.
+#
+# <details><summary>Hint</summary>
+#
+# Set the derivative by T to zero: -w/T² + 1/(2M).
+#
+# </details>
+
+
+# %% best_interval_s tags=["turn"]
+def best_interval_s(stall_s, mean_s):
+    """The training between two saves that loses least, to first order: w and M, in seconds."""
+    ### BEGIN SOLUTION
+    return math.sqrt(2 * stall_s * mean_s)
+    ### END SOLUTION
+
+
+# %% check_best_interval_s
+with check.turn("best_interval_s"):
+    tried_s = [1.002**power for power in range(8000)]
+    for stall_s, mean_s in ((60, M_S), (5, 3 * HOUR_S), (300, 7 * DAY_S)):
+        least_s = min(tried_s, key=lambda after_s: stall_s / after_s + after_s / (2 * mean_s))
+        check.expect_close(
+            float(best_interval_s(stall_s, mean_s)),
+            least_s,
+            f"the seconds between saves of {stall_s} s, with M = {mean_s / HOUR_S:.2f} h",
+            hint="There, what saving costs, w/T, is what losing costs, T/(2M).",
+            rtol=0.005,
+        )
+    print("Right, to 0.5%, for three jobs: none of 8,000 intervals loses less.")
+
+# %% [markdown]
+# The derivative of w/T + T/(2M) is zero at
 #
 # $$T = \sqrt{2wM},$$
 #
-# where **saving and losing cost the same**. That is Young's formula (1974). The sum forgets that a
-# save can fail, a restart too, and that two failures may strike one interval. With failures at
-# random, at a constant rate, all of that can be summed exactly. This is Daly's complete model
-# (2006), and his approximation to its best interval:
+# where **saving and lost work cost the same**. That is Young's formula (1974). The sum ignores that
+# a failure can also strike during a save or a restart, and that two failures may strike one
+# interval. With random failures at a constant rate, all of that can be summed exactly. The next
+# cell has the result, Daly's complete model (2006), and his approximation to its best interval:
 
 
 # %% young_and_daly
-def young_s(stall_s, mean_s):
-    """Training between saves that loses least, to first order."""
-    return math.sqrt(2 * stall_s * mean_s)
-
-
 def daly_s(stall_s, mean_s):
-    """The same by Daly's higher-order formula (2006), for a stall below 2 M."""
+    """The best interval by Daly's higher-order formula (2006), for a stall below 2 M."""
     x = stall_s / (2 * mean_s)
-    return young_s(stall_s, mean_s) * (1 + math.sqrt(x) / 3 + x / 9) - stall_s
+    return math.sqrt(2 * stall_s * mean_s) * (1 + math.sqrt(x) / 3 + x / 9) - stall_s
 
 
 def daly_goodput(save_after_s, stall_s, start_s, mean_s):
@@ -318,15 +404,16 @@ def daly_goodput(save_after_s, stall_s, start_s, mean_s):
 
 # %% against_daly
 for between_s, printed_min in ((24 * HOUR_S, 117), (6 * HOUR_S, 57), (15 * MINUTE_S, 9.1)):
-    young, daly = young_s(300, between_s) / 60, daly_s(300, between_s) / 60
+    young, daly = math.sqrt(2 * 300 * between_s) / 60, daly_s(300, between_s) / 60
     print(
         f"M = {between_s / 3600:5.2f} h, w = 5 min: Young {young:6.2f}, Daly {daly:6.2f};"
         f" Daly's figures 3 to 5 print {printed_min} min"
     )
 
 # %% [markdown]
-# Daly's formula gives the optima of his own figures. Young's is fine until the interval comes near
-# M; at M = 15 minutes it is a third too long. Now a year of failures beside the formula:
+# Daly's formula reproduces the optima of his own figures. Young's is accurate until the interval
+# approaches M; at M = 15 minutes it is a third too long. Now compare a simulated year of failures
+# with the formula:
 
 # %% sweep
 YEAR_S = 365 * DAY_S
@@ -357,19 +444,20 @@ draw.scatter(
 )
 
 # %% [markdown]
-# The curve is flat at the top: twice or half the best interval costs less than two points (by
-# Daly's model; the explorer of section 6 shows it). It is steep far from it. And even at the top a
-# tenth is lost, of which almost a third is *starting*, on which the interval has no influence. So
-# to get above 90%, save more cheaply, and start faster.
+# The curve is flat at the top: twice or half the best interval costs less than two percentage
+# points (by Daly's model; the explorer of section 6 shows it). Far from the top it is steep. And
+# even at the top a tenth of the time is lost, of which almost a third is *starting*, which does not
+# depend on the interval. So to get above 90%, make checkpoints cheaper and restarts faster.
 
 # %% [markdown]
-# ### A cheaper save: sharded, and aside
+# ### Sharded and asynchronous checkpoints stall training for less time
 #
-# What is saved, and by whom? A model of 8 billion parameters in mixed precision has 14 bytes for
-# each: the bfloat16 weights, the float32 masters and Adam's two moments. Week 7 sharded them, and
-# rank 0 could gather and write them all. It is better that each rank writes its own part, and
-# better still that it copies the part to its host's memory, goes on training, and lets a thread
-# write it. On an emulated cluster every copy and every file has its price:
+# What is saved, and by which rank? A model of 8 billion parameters in mixed precision has 14 bytes
+# for each parameter: the bfloat16 weights, the float32 master weights and Adam's two moments. Week
+# 7 sharded them. Rank 0 could gather and write them all. It is better if each rank writes its own
+# shard, and better still if it copies the shard to its host's memory, continues training, and lets
+# a thread write the file. An emulated cluster gives the time of every copy and every file. In the
+# table *aside* means asynchronous:
 
 
 # %% saves
@@ -442,20 +530,22 @@ title = "Rank 0, a save aside and eight steps, emulated"
 draw.timeline(first, title, streams=["compute", "writer"], shows_shares=False)
 
 # %% [markdown]
-# The copy to the host is all that training waits for; the file is written under the steps. Two
-# conditions are easy to forget. The copy must be finished before the optimizer changes the weights,
-# or the file holds parts of two steps. And the file is whole only seconds later: until then the
-# *previous* one is the checkpoint, so that it must not be deleted yet.
+# With the asynchronous checkpoint, training waits only for the copy to the host; the file is
+# written during the next steps. Two conditions are easy to forget. The copy must be finished before
+# the optimizer changes the weights, or the file mixes the states of two steps. And the file is
+# complete only seconds later: until then the *previous* file is the checkpoint, so it must not be
+# deleted yet.
 #
-# The table is also the first half of an answer to "over 90%": with a stall of seconds the saves
-# are no longer what costs. It says that for 112 GB on two nodes. The formula for any cluster is
-# bytes over rate, of whatever they share, and section 6 compares it with these runs.
+# The table is also the first half of an answer to "over 90%": with a stall of seconds, checkpoints
+# are no longer the main cost. It shows that for 112 GB on two nodes. For any cluster the stall is
+# the bytes divided by the rate of the shared link or store, and section 6 compares this formula
+# with these runs.
 #
-# ### Save only what has changed?
+# ### An incremental checkpoint saves little in ordinary training
 #
-# An **incremental** checkpoint writes only what differs from the last one. How much is that? Here
-# two steps of the small transformer, with AdamW, and the share of the numbers in its state that the
-# second step leaves as they are:
+# An **incremental** checkpoint writes only what differs from the last one. How much is that? The
+# next cells train the small transformer for two steps with AdamW, and compute the share of elements
+# in its state that the second step leaves unchanged:
 
 
 # %% unchanged
@@ -503,26 +593,27 @@ for name, given in (
 draw.table(table, title="Numbers of the state that a step does not change, measured here")
 
 # %% [markdown]
-# Ordinary training changes nearly everything in every step, so there is nothing to leave out. (What
-# stays are the moments of embedding rows whose tokens did not occur; weight decay shrinks the rows
-# themselves all the same.) Increments help where most of the state stays: a frozen model with a
-# small part that is trained, or embeddings of which a step touches few rows, without weight decay.
+# Ordinary training changes nearly everything in every step, so there is nothing to leave out. (Only
+# the moments of embedding rows whose tokens did not occur stay unchanged; weight decay shrinks the
+# rows themselves all the same.) Incremental checkpoints help where most of the state stays
+# unchanged: in a frozen model of which a small part is trained, or in embeddings of which each step
+# touches few rows, without weight decay.
 
 # %% [markdown]
-# ### A save is whole, or it is not there
+# ### An atomic rename makes a checkpoint complete or absent
 #
-# Now repair what section 3 broke: write **another file**, make sure that it is on the disk, and
-# give it the name in one step. `os.replace` is that step: on one file system, anyone who opens the
-# name finds the old file or the new one, never a mixture.
+# Now fix what section 3 broke: write a **second file**, make sure that it is on the disk, and give
+# it the checkpoint's name in one atomic step. `os.replace` is that step: within one file system, a
+# program that opens the name finds the old file or the new one, never a mixture.
 #
-# ### Your turn: save whole
+# ### Your turn: write a checkpoint atomically
 #
 # 10 minutes · medium
 #
-# `write(file)` writes a state into an open binary file, and may be killed in the middle. Before it
-# is given its name, the file must be on the disk: `file.flush()` hands it to the kernel, and
-# `os.fsync(file.fileno())` returns when the disk has it. The order matters; after a power cut, a
-# name without its bytes is worse than no file.
+# `write(file)` writes a state into an open binary file, and may be killed in the middle. The file
+# must be on the disk before it gets its final name: `file.flush()` hands it to the kernel, and
+# `os.fsync(file.fileno())` returns when it is on the disk. The order matters: after a power cut, a
+# file name without its content is worse than no file.
 #
 # <details><summary>Hint</summary>
 #
@@ -580,10 +671,10 @@ with check.turn("save_whole"):
     print("Right: killed at three bytes of saving step 2, step 1 was there each time.")
 
 # %% [markdown]
-# ### A bit in the file
+# ### torch.load does not notice a flipped bit
 #
-# A file can be whole and wrong: a bit flips on the way to the disk, in the cable, in a cache. Does
-# `torch.load` notice? Flip one bit in the middle of a million weights.
+# A file can be complete and wrong: a bit can flip on the way to the disk, in the cable or in a
+# cache. Does `torch.load` notice? Flip one bit in the middle of a million weights.
 
 # %% flipped
 good = folder / "good.pt"
@@ -599,22 +690,23 @@ print(f"the largest weight is now {weights.max():.2g}; {(weights > 1).sum()} wei
 print(f"SHA-256 of the two files: {digests[0]}..., {digests[1]}...")
 
 # %% [markdown]
-# It does not. Write a **checksum** beside each file, or in it, and compare before anything is
-# loaded; a truncated file fails the same comparison. Then there must be something to fall back to:
-# keep two checkpoints at least, and delete the older one only when the newer has been *read back*.
+# It does not. Store a **checksum** next to each file, or in it, and compare before you load
+# anything; a truncated file fails the same comparison. Then you need a checkpoint to fall back to:
+# keep at least two, and delete the older one only after the newer one has been *read back*.
 #
-# ### Noticing
+# ### Heartbeats and timeouts detect a lost rank
 #
-# So far we assumed that someone knows that a rank is gone. A process that dies closes its
-# connections, and its peers fail at once. A node that loses power says nothing. A rank that hangs
-# keeps all its connections. So each rank says now and then that it is alive: a **heartbeat**. One
-# that is silent for longer than a **timeout** counts as dead. How long that takes by default:
+# So far we assumed that the loss of a rank is detected. A process that dies closes its connections,
+# and its peers fail at once. A node that loses power closes nothing, and a rank that hangs keeps
+# all its connections open. So each rank regularly reports that it is alive: a **heartbeat**. A rank
+# that is silent for longer than a **timeout** counts as dead. The table shows how long that takes
+# by default:
 
 # %% timeouts
 gloo_s = dist.constants.default_pg_timeout.total_seconds()
 table = []
 for what, timeout_s, source in (
-    ("torchrun's agents, a node lost", 3 * 5, "keep-alive every 5 s, 3 missed; torch 2.13, run.py"),
+    ("torchrun's agents, a node lost", 3 * 5, "5 s, 3 missed; torch 2.13, dynamic_rendezvous.py"),
     ("torchft, a replica lost", 5, "heartbeat timeout; torchft, lighthouse.rs"),
     ("NCCL, a collective hangs", 600, "torch 2.13, ProcessGroupNCCL.hpp"),
     ("Gloo, a collective hangs", gloo_s, "read in this cell"),
@@ -625,28 +717,80 @@ for what, timeout_s, source in (
 draw.table(table, title="Default timeouts, and what 10,000 GPUs wait meanwhile, computed")
 
 # %% [markdown]
-# A short timeout finds failures sooner, and takes slow ranks for dead ones: loading a checkpoint or
-# compiling may be silent for a minute. Give the slow phases timeouts of their own instead of one
-# that fits the slowest.
+# A short timeout detects failures sooner, but mistakes slow ranks for dead ones: a rank that loads
+# a checkpoint or compiles may be silent for a minute. Give the slow phases their own timeouts
+# instead of one that fits the slowest.
 #
-# In a **partition** nobody is dead: the network falls into two parts, and each takes the *other*
-# for dead. If both go on, two jobs write one checkpoint. The rule is old: only one part may go on,
-# either the one with more than half of the nodes, or the one that can reach a single store.
-# torchrun's rendezvous does the second: without its store no node can join a new round. The rule
-# of more than half has a price, too: when eight nodes fall into four and four, none goes on.
+# In a **network partition** no rank is dead: the network splits into two parts, and each takes the
+# *other* for dead. If both continue, two jobs write one checkpoint. The rule is old: only one part
+# may continue, either the one with more than half of the nodes (a quorum), or the one that can
+# reach a single store. torchrun's rendezvous uses the second rule: without its store no node can
+# join a new round. The quorum rule has a price, too: when eight nodes split into four and four,
+# neither part continues.
 #
-# ### Silent errors
+# ### Your turn: a quorum
 #
-# The worst failure reports nothing. Six of Llama 3's 419 interruptions were *silent data
-# corruption*, a GPU that computes a wrong number. What would find it? Three checks:
+# 6 minutes · medium
 #
-# - **copies**: data-parallel ranks hold equal weights, so compare a digest of them;
-# - **sums**: each rank sends along the sum of its own numbers; the sum of the result must be the
-#   sum of these sums;
-# - **again**: compute the gradient twice, and compare.
+# Each node runs this function for itself. `heard_s` has every node of the job, this one included,
+# with the time of its last heartbeat. A node is alive if that was at most `timeout_s` before
+# `now_s`. Return the list of living nodes if they may go on, and an empty list if not. Of the parts
+# of a network **at most one may go on**, and a part with more than half of the nodes must. The
+# check goes through all ways in which two to six nodes can fall into at most three parts.
 #
-# And three places for an error: in a rank's weights, in a rank's gradient before it is sent, on the
-# wire.
+# <details><summary>Hint</summary>
+#
+# More than half of what? The nodes that are not heard are still in `heard_s`.
+#
+# </details>
+
+
+# %% quorum tags=["turn"]
+def quorum(heard_s, now_s, timeout_s):
+    """The living nodes if they are the part that may go on, otherwise an empty list."""
+    ### BEGIN SOLUTION
+    alive = [node for node, last_s in heard_s.items() if now_s - last_s <= timeout_s]
+    return alive if 2 * len(alive) > len(heard_s) else []
+    ### END SOLUTION
+
+
+# %% check_quorum
+def quorums(labels):
+    """What `quorum` returns on each part of a network, by the part's nodes; a label is a part."""
+    found = {}
+    for label in set(labels):
+        part = tuple(node for node, its_label in enumerate(labels) if its_label == label)
+        heard_s = {node: 70.0 if node in part else 60.0 for node in range(len(labels))}
+        found[part] = sorted(quorum(heard_s, 100.0, 30.0))
+    return found
+
+
+with check.turn("quorum"):
+    for labels in itertools.chain(*(itertools.product(range(3), repeat=n) for n in range(2, 7))):
+        found = quorums(labels)
+        if len(going := [answer for answer in found.values() if answer]) > 1:
+            hint = "Half is not more than half. And count all nodes of the job, dead ones too."
+            expected = f"one part at most to go on, where parts {list(found)} have lost each other"
+            raise CheckFailed(expected, " and ".join(map(str, going)), hint)
+        for part, answer in found.items():
+            if 2 * len(part) > len(labels) and answer != list(part):
+                hint = "More than half, and they heard each other 30 s ago, at most the timeout."
+                raise CheckFailed(f"nodes {list(part)} of {len(labels)} to go on", answer, hint)
+    print("Right: never two parts at once, and always the one with more than half of the nodes.")
+
+# %% [markdown]
+# ### No single check finds every silent error
+#
+# The worst failure is one that nothing reports. Six of Llama 3's 419 interruptions were *silent
+# data corruption*: a GPU computed a wrong number. Three checks could find it:
+#
+# - **copies**: data-parallel ranks hold equal weights, so compare a digest of the weights;
+# - **sums**: each rank also sends the sum of its own elements, a checksum; the sum of the result
+#   must be the sum of these checksums;
+# - **again**: compute the gradient twice, and compare the two.
+#
+# An error can occur in three places: in a rank's weights, in a rank's gradient before it is sent,
+# or during communication ("on the wire").
 
 
 # %% three_checks
@@ -691,41 +835,83 @@ for name, place, faults in (
 draw.table(table, title="One sign changed in a step of four ranks, and what finds it, emulated")
 
 # %% [markdown]
-# No check finds all. Comparing copies is cheap, and blind to any error that everyone receives: an
-# all-reduce spreads a wrong number to all ranks, **equally wrong**. Sums find what the wire does,
-# for eight bytes. A wrong gradient is found only by computing it again, which doubles the step; so
-# it is done now and then, and on the node under suspicion. Then go back to a checkpoint from
-# *before* the error, which is another reason to keep several.
+# No check finds all errors. Comparing copies is cheap, but misses any error that all ranks receive:
+# an all-reduce spreads a wrong number to all ranks, **equally wrong**. Checksums find errors in
+# communication, at a cost of eight bytes. A wrong gradient is found only if you compute it again,
+# which doubles the step; so do that only occasionally, and on a suspect node. Then go back to a
+# checkpoint from *before* the error, which is one more reason to keep several.
 #
 # ### The same data, in the same order
 #
-# Weights and moments are not the whole state. The position in the data belongs to it, and so do the
-# random generators. It is easiest if a single number is enough: shuffle by seed and epoch, and
-# count what the *whole job* has consumed. A rank's samples then follow from the count, whatever the
-# number of ranks is now:
+# Weights and moments are not the whole state. The position in the data belongs to it, too, and so
+# do the states of the random number generators. It is easiest if a single number is enough: shuffle
+# by seed and epoch, and count the samples that the *whole job* has consumed. A rank's samples then
+# follow from the count, whatever the current number of ranks is.
+#
+# ### Your turn: samples from a count
+#
+# 8 minutes · medium
+#
+# The job has consumed `position` samples, in epochs of `num_samples`. Each epoch has a random order
+# of its own, from `torch.randperm` with a generator that is seeded with `seed` plus the epoch's
+# number. The next `batch_size` samples of that order are the next batch, and `batch_size` divides
+# `num_samples`. Which of them does `rank` take? Return a list. Each sample goes to one rank, and no
+# rank gets two samples more than another. The check counts the samples of two epochs on 4 ranks,
+# and on a number of ranks that changes after each batch.
+#
+# <details><summary>Hint</summary>
+#
+# `divmod(position, num_samples)` is the epoch and where the batch begins in it. Take the batch
+# first, for all ranks, and only then this rank's part of it: every `world_size`-th sample.
+#
+# </details>
 
 
-# %% order
+# %% samples_of tags=["turn"]
 def samples_of(rank, world_size, position, batch_size, num_samples=48):
     """The samples of a rank's next batch, when the job has consumed `position` samples."""
+    ### BEGIN SOLUTION
     epoch, begin = divmod(position, num_samples)
-    places = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch))
-    return places[begin : begin + batch_size][rank::world_size].tolist()
+    seeded = torch.Generator().manual_seed(seed + epoch)
+    samples = torch.randperm(num_samples, generator=seeded)[begin : begin + batch_size]
+    return samples[rank::world_size].tolist()
+    ### END SOLUTION
 
 
+# %% consumed
 def consumed(worlds, batch_size=12):
-    """All batches of an epoch, each as the sorted samples of all ranks, on these worlds in turn."""
+    """The batches on these worlds in turn, each as the sorted samples of all ranks."""
     batches = []
     for number, world_size in enumerate(worlds):
         given = (world_size, number * batch_size, batch_size)
-        each = [samples_of(rank, *given) for rank in range(world_size)]
-        batches.append(sorted(sample for part in each for sample in part))
+        each = [list(map(int, samples_of(rank, *given))) for rank in range(world_size)]
+        taken = [sample for part in each for sample in part]
+        if len(taken) != batch_size or len(set(taken)) != batch_size:
+            hint = "Take one batch, the same on all ranks, and divide it among them."
+            expected = f"{batch_size} samples on {world_size} ranks from position {given[1]}, each"
+            raise CheckFailed(f"{expected} on one rank", ", ".join(map(str, each)), hint)
+        if max(map(len, each)) - min(map(len, each)) > 1:
+            raise CheckFailed("shares that differ by one at most", f"{list(map(len, each))}")
+        batches.append(sorted(taken))
     return batches
 
 
-steady, changing = consumed([4, 4, 4, 4]), consumed([4, 2, 3, 4])
-print("the same batches on 4, 2, 3 and 4 ranks:", changing == steady)
-print("every sample once:", sorted(itertools.chain(*changing)) == list(range(48)))
+# %% check_samples_of
+with check.turn("samples_of"):
+    steady, changing = consumed([4] * 8), consumed([4, 2, 3, 5, 1, 12, 7, 4])
+    for batches in (steady[:4], steady[4:]):
+        if sorted(itertools.chain(*batches)) != list(range(48)):
+            got = f"{len(set(itertools.chain(*batches)))} different samples in an epoch of 48"
+            raise CheckFailed("each sample once in an epoch", got, "One order for all ranks.")
+    for number, (batch, other) in enumerate(zip(steady, changing, strict=True)):
+        if batch != other:
+            hint = "The batch must not depend on rank and world_size; only the share of it does."
+            expected = f"samples {batch} in batch {number}, as on 4 ranks all the time"
+            raise CheckFailed(expected, f"{other}, on ranks that change", hint)
+    if steady[:4] == steady[4:] or steady[0] == list(range(12)):
+        hint = "Seed the generator with seed + epoch, so that each epoch has an order of its own."
+        raise CheckFailed("two epochs in different random orders", f"{steady[0]} first", hint)
+    print("Right: the same batches on 4 ranks and on 1 to 12, with each sample once an epoch.")
 
 # %% [markdown]
 # ### Find the bug: the second resume
@@ -733,13 +919,13 @@ print("every sample once:", sorted(itertools.chain(*changing)) == list(range(48)
 # 8 minutes · medium
 #
 # A colleague's loader saves its position with each checkpoint, and has been tested: after a resume
-# it goes on where it was. Yet some samples are seen twice, some never. Run the check, and look at
-# its two resumes.
+# it continues where it stopped. Yet some samples are seen twice, and some never. Run the check, and
+# look at its two resumes.
 #
 # <details><summary>Hint</summary>
 #
-# After the first resume `skip` is 16 and `count` is 0. It takes 8 more. What does `position`
-# give then?
+# After the first resume `skip` is 16 and `count` is 0. The loader takes 8 more samples. What does
+# `position` return then?
 #
 # </details>
 
@@ -794,15 +980,16 @@ with check.turn("position"):
     print("Right: the same 48 samples in the same order, with one, two and three resumes.")
 
 # %% [markdown]
-# The bug is real (section 7), and so is the lesson: **test two resumes in one epoch**.
+# The bug occurred in a real project (section 7). The lesson is to **test two resumes in one
+# epoch**.
 
 # %% [markdown]
-# ### Fewer ranks, the same step
+# ### The same batch gives the same step on fewer ranks
 #
 # When four ranks become two, what happens to the batch? If each rank keeps its share, the batch is
-# half as large, and the learning rate was chosen for the whole one (week 4). If the *batch* stays,
-# each rank takes twice as many sequences, by accumulation if they do not fit, and the step is the
-# same but for rounding. Real ranks:
+# half as large, but the learning rate was chosen for the full batch (week 4). If the *batch* stays
+# the same, each rank takes twice as many sequences, with gradient accumulation if they do not fit,
+# and the step is the same except for rounding. The next cell checks this on real ranks:
 
 
 # %% same_step
@@ -835,16 +1022,17 @@ for name, world_size, num_sequences, num_accumulated in (
 draw.table(table, title="One step after four ranks became two, measured here")
 
 # %% [markdown]
-# If the batch must shrink, change the learning rate with it by week 4's rules: in proportion for
-# SGD. Better, keep the batch, and let the step take longer.
+# If the batch must shrink, change the learning rate according to week 4's rules: in proportion for
+# SGD. It is better to keep the batch, and let the step take longer.
 #
-# ### Survivors that regroup
+# ### Survivors can regroup if a neighbour holds a copy of the lost shard
 #
-# Stopping 10,000 GPUs because one has failed is the simplest thing, not the best. The others could
-# form a new group and go on. Then one question decides: **who has the state of the lost rank?**
-# With plain data parallelism every survivor does. With sharded states nobody, unless each rank
-# gives a copy of its shard to a neighbour. Emulated: four ranks, each with a quarter of the state
-# and a copy of the previous rank's. Rank 2 is lost, and the others hear of it half a second later.
+# Stopping 10,000 GPUs because one has failed is the simplest solution, not the best. The others
+# could form a new group and continue. Then one question decides: **which rank has the state of the
+# lost rank?** With plain data parallelism every survivor does. With sharded states none does,
+# unless each rank gives a copy of its shard to a neighbour. The next cells emulate four ranks, each
+# with a quarter of the state and a copy of the previous rank's quarter. Rank 2 is lost, and the
+# others learn of it half a second later.
 
 
 # %% with_copies
@@ -891,16 +1079,18 @@ print(f"ten steps take {undisturbed.values[0][2]:.2f} s, and {survived.values[0]
 draw.timeline(survived.timeline, "Rank 2 is lost, three go on, emulated", shows_shares=False)
 
 # %% [markdown]
-# Nothing was read from storage and no finished step was done again: the loss cost the time until it
-# was noticed, and one step that had begun. From then on a step takes twice as long, because one of
-# three ranks has two of the four batches; a finer split would take 4/3. (Here both holders of a
-# shard update it, so that the copy is never old. Real systems send copies after the update.) The
-# state survives unless the node and its neighbour are lost together, so put the copy on another
-# rack. By the Gemini report, such copies in memory raised goodput at Google's largest job from 85
-# to **97%** (Gemini Team 2023, section 3, quoted from summaries of it).
+# Nothing was read from storage and no finished step was repeated: the loss cost the time until it
+# was detected, and one step that had begun. From then on a step takes twice as long, because one of
+# three ranks has two of the four batches; with a finer split it would take 4/3 as long. (Here both
+# ranks that hold a shard update it, so the copy is never out of date. Real systems send copies
+# after the update.) The state survives unless the node and its neighbour are lost together, so put
+# the copy in a different rack. According to the Gemini report, such copies in memory raised the
+# goodput of Google's largest job from 85 to **97%** (Gemini Team 2023, section 3, quoted from
+# summaries of it).
 #
-# For data parallelism PyTorch's **torchft** does it per step: groups of ranks are replicas, a
-# lighthouse decides at each step who takes part, and a replica that comes back is healed by a peer.
+# For data parallelism PyTorch's **torchft** does this at each step: groups of ranks are replicas, a
+# server called the lighthouse decides which replicas take part, and a replica that comes back gets
+# its state from a peer.
 
 # %% torchft
 if importlib.util.find_spec("torchft"):
@@ -911,25 +1101,25 @@ else:
     )
 
 # %% [markdown]
-# ### Going on with less
+# ### Continuing on fewer nodes avoids waiting for repairs
 #
-# Nodes that fail are away for hours. A job that needs all of its nodes waits for each of them.
-# So large runs have **spares**, five to ten percent by a practitioner's rule (ml-engineering, fault
-# tolerance), or go on with fewer nodes, which `outages` lets a *policy* decide: a function of the
-# job's status.
+# Nodes that fail are unavailable for hours. A job that needs all of its nodes waits for each of
+# them. So large runs have **spares**, five to ten percent according to a rule of thumb
+# (ml-engineering, fault tolerance), or continue on fewer nodes. In `outages`, a *policy* decides
+# that: a function of the job's status.
 #
-# ### Your turn: a policy
+# ### Your turn: a policy for lost nodes
 #
 # 6 minutes · medium
 #
-# GPUs fail, and are away for a day. The job has 1,250 nodes and 15 spares; on fewer nodes it trains
-# in proportion, and starting again on another number takes 10 minutes. `status.num_healthy` says
-# how many nodes could be used now, spares among them. Return a
-# `SavePlan(save_after_s=1440, num_nodes=...)`.
+# GPUs fail, and their nodes are unavailable for a day. The job has 1,250 nodes and 15 spares; on
+# fewer nodes it trains proportionally more slowly, and a restart on a different number takes 10
+# minutes. `status.num_healthy` is the number of nodes that could be used now, including spares.
+# Return a `SavePlan(save_after_s=1440, num_nodes=...)`.
 #
 # <details><summary>Hint</summary>
 #
-# Use all that are healthy, but never more than 1,250: the job cannot use more.
+# Use all healthy nodes, but never more than 1,250: the job cannot use more.
 #
 # </details>
 
@@ -958,13 +1148,14 @@ with check.turn("go_on"):
     print(f"Right: goodput {endured.goodput:.1%}, where all or nothing has {rigid.goodput:.1%}.")
 
 # %% [markdown]
-# ### Less bandwidth
+# ### Accumulating more batches compensates for a slow link
 #
-# Not only nodes go. A cable that has lost most of its lanes still works. The emulated ring below
-# has four nodes; the adapter of one sends at an eighth of its rate. Three answers: change nothing;
-# send gradients in bfloat16 (week 5); or accumulate several batches for each exchange. The last
-# row lets the ranks find out for themselves: they measure how long the exchange takes beside the
-# work, agree on the largest ratio by an all-reduce, and accumulate as many batches.
+# Links fail, too, and not always completely: a cable that has lost most of its lanes still works.
+# The emulated ring below has four nodes; the adapter of one sends at an eighth of its rate. There
+# are three possible reactions: change nothing; send gradients in bfloat16 (week 5); or accumulate
+# several batches for each exchange. In the last rows the ranks adapt: they measure the ratio of the
+# exchange's time to the work's, agree on the largest ratio with an all-reduce, and choose the
+# number of batches to accumulate from it.
 
 
 # %% exchanged
@@ -1007,9 +1198,9 @@ for name, given, faults in (
 draw.table(table, title="Four nodes, one with an eighth of its bandwidth, emulated")
 
 # %% [markdown]
-# The ranks that adapt give up little on a healthy link and get most of the speed back on a sick
-# one. (They keep the exchange within a fifth of the time. A larger batch needs week 4's rules, so a
-# real job bounds the accumulation, as this one does at eight.)
+# The ranks that adapt lose little on a healthy link and regain most of the speed on a slow one.
+# (They keep the exchange within a fifth of the time. A larger batch needs week 4's rules, so a real
+# job limits the accumulation, as this one does to eight.)
 
 # %% [markdown]
 # ## 5. Compare with the production oracle
@@ -1017,9 +1208,9 @@ draw.table(table, title="Four nodes, one with an eighth of its bandwidth, emulat
 # ### Distributed checkpoints: saved on 4, loaded on 2
 #
 # `torch.distributed.checkpoint` (DCP) does what section 4 built: every rank writes its own shards
-# into one folder, with a file of metadata that says where in the whole tensor each shard lies. So
-# another number of ranks can load: each reads the parts that it now needs. Real ranks, FSDP2, and
-# AdamW's state too:
+# into one folder, with a metadata file that says where in the full tensor each shard lies. So a
+# different number of ranks can load the checkpoint: each reads the parts that it now needs. The
+# next cells do this on real ranks, with FSDP2 and AdamW's state:
 
 
 # %% dcp_state
@@ -1073,12 +1264,13 @@ print(f"{equal} of {len(kept)} tensors are equal to the bit, saved on 4 ranks an
 
 # %% [markdown]
 # BLOOM needed 48 minutes of conversion to go from 48 nodes to 24 (chronicles, lines 628 to 692).
-# Here it is part of loading. What DCP does not do: it has no checksum of its own, and it does not
-# keep older checkpoints for you. The metadata is written last, so that a folder without it is a
-# save that did not finish.
+# Here the conversion is part of loading. DCP does not do everything: it computes no checksum, and
+# it does not keep older checkpoints for you. The metadata is written last, so a folder without it
+# is an incomplete checkpoint.
 #
-# `dcp.async_save` is the save aside: it copies to the host and returns. Emulated, with a storage
-# that is slow enough to see it, and files of 40 MB for each rank:
+# `dcp.async_save` is the asynchronous checkpoint: it copies to the host and returns. The next cell
+# emulates it with a file of 40 MB for each rank, and with storage that is slow enough to make the
+# difference visible:
 
 
 # %% dcp_aside
@@ -1121,15 +1313,16 @@ draw.timelines(dcp_runs, title, streams=["compute", "thread 1"])
 # ### torchrun: 4 ranks, 2, and 4 again
 #
 # torchrun's **elastic agent** starts a node's ranks and watches them. The agents meet in a
-# *rendezvous*: who is there, how many, who is rank 0. When a rank dies or a node comes or goes, all
-# agents stop their ranks, meet again, and start them with a new `WORLD_SIZE`. The program begins
-# at its first line each time, so it has to find its own checkpoint. Two things surprise people:
-# `--max-restarts` is **0** by default, and a lost node uses one up, because its peers' ranks fail
-# (one that joins does not: torch 2.13, elastic/agent/server/api.py).
+# *rendezvous*, which settles which nodes take part, how many there are, and which is rank 0. When a
+# rank dies or a node joins or leaves, all agents stop their ranks, meet again, and start them with
+# a new `WORLD_SIZE`. The program begins at its first line each time, so it has to find its own
+# checkpoint. Two things surprise many users: `--max-restarts` is **0** by default, and a lost node
+# uses up one restart, because its peers' ranks fail (a node that joins does not: torch 2.13,
+# elastic/agent/server/api.py).
 #
-# The script adds 0 + 1 + ... + 239 = 28,680 in each step, shared out over all ranks. Whatever the
-# world, the total after n steps must be 28,680 n. A flag in the same all-reduce ends it, so that
-# all ranks leave after the same step.
+# The script adds 0 + 1 + ... + 239 = 28,680 in each step, divided among all ranks. Whatever the
+# world size, the total after n steps must be 28,680 n. A flag in the same all-reduce ends the job,
+# so that all ranks leave after the same step.
 
 # %% elastic_script
 # %%writefile build/week12/elastic.py
@@ -1174,8 +1367,8 @@ while not is_over:
     time.sleep(0.1)
 
 # %% [markdown]
-# A node is here a process whose agent has two ranks, which end with it. (Its ranks are forked from
-# the agent, which has imported torch once, so that they start in a tenth of a second. On a cluster
+# Here a node is a process whose agent has two ranks, which end with it. (The ranks are forked from
+# the agent, which has already imported torch, so they start in a tenth of a second. On a cluster
 # each of them imports torch.)
 
 # %% elastic_nodes
@@ -1194,6 +1387,13 @@ def start_node(is_host):
     script = [str(folder / "elastic.py"), str(folder)]
     command = [sys.executable, "-c", LAUNCH, json.dumps(flags), *script]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+
+def switch_off(node):
+    """Kill a node's agent, which its ranks do not outlive, and the process that started it."""
+    (agent,) = psutil.Process(node.pid).children()
+    agent.kill()
+    node.kill()
 
 
 # %% elastic_log
@@ -1217,7 +1417,7 @@ def wait_for_ranks(world_size, num_steps=3, patience_s=90):
 nodes = [start_node(True), start_node(False)]
 try:
     wait_for_ranks(4)
-    nodes[1].kill()
+    switch_off(nodes[1])
     killed_s = time.time()
     wait_for_ranks(2)
     nodes.append(start_node(False))
@@ -1246,19 +1446,27 @@ print(f"4 to 2 in {shrunk_s:.1f} s; 2 to 4 in {grown_s:.1f} s, the new node's st
 draw.table(table, title="One job on 4, 2 and 4 ranks, measured here")
 
 # %% [markdown]
-# (A node that starts more than a second after the other joins a job that already runs, on two
+# (If one node starts more than a second after the other, it joins a job that already runs on two
 # ranks.) No step is missing and none counts twice, because the step, the total and the file change
-# together, after the all-reduce. On a cluster, a node that loses its power is noticed only when its
-# heartbeats are missed: with torchrun's defaults, after 15 seconds.
+# together, after the all-reduce. On a cluster, a node that loses power is detected only by its
+# missed heartbeats: with torchrun's defaults, after 15 seconds.
+#
+# Restarts cover the ranks, not the agents. Had the node's ranks died just before their agent (here
+# 50 to 80 ms were enough), the agent might have joined the next rendezvous, been counted, and died
+# before it announced which ranks it has. The other agent waits 60 seconds for that answer and then
+# fails with `DistStoreError`, whatever `--max-restarts` allows (torch 2.13,
+# `_assign_worker_ranks`). A cluster needs something that starts the whole job again, as week 13's
+# batch script does.
 
 # %% [markdown]
 # ## 6. Formula, simulation, emulation
 #
-# ### Over 90%
+# ### "More than 90%" takes short stalls and short restarts
 #
 # Llama 3's section 3.3.4 reports an effective training time of *more than* 90%. What does that
-# take? The paper does not say how long a save stalled or a restart took, so the number is a
-# **bound**, and what it bounds is their sum. First, what an interruption may have cost at most:
+# take? The paper does not say how long a checkpoint stalled training or how long a restart took, so
+# the number is only a **bound** on the sum of all costs. First compute how much an interruption can
+# have cost at most:
 
 # %% ninety
 lost_min = 0.1 * 54 * 24 * 60
@@ -1266,7 +1474,7 @@ for name, count in (("419 unexpected interruptions", 419), ("466, with the plann
     print(f"{name}: at 90%, each costs {lost_min / count:.1f} minutes in all")
 
 # %% [markdown]
-# Then Daly's model at its best interval, for M = 54 days / 419, and pairs of w and R:
+# Then apply Daly's model at its best interval, for M = 54 days / 419, to pairs of w and R:
 
 # %% ninety_table
 LLAMA_M_S = 54 * DAY_S / 419
@@ -1283,17 +1491,19 @@ draw.table(
 )
 
 # %% [markdown]
-# With 20 minutes to start again, nothing reaches 90%, not even saves that cost a second. With 10
-# minutes it takes stalls of seconds; with 5, half a minute will do. So the published sentence says:
-# **both** were small. MegaScale, with over 90% on 10,000 GPUs, publishes the other side: failures
-# found and diagnosed in under 10 minutes on average, caught up within 15 (Jiang et al. 2024,
-# section 6.3). OPT, three years before, would have taken 33 days on 1,024 GPUs and took 56 on 992,
-# a goodput of 61% (final update, lines 6 and 24; it had diverging losses, too).
+# With a restart time of 20 minutes, nothing reaches 90%, not even stalls of one second. With 10
+# minutes, stalls must be a few seconds; with 5 minutes, half a minute is short enough. So the
+# published sentence implies that **both** were small. MegaScale, with over 90% on 10,000 GPUs,
+# publishes its recovery times: failures were found and diagnosed in under 10 minutes on average,
+# and the job had caught up within 15 (Jiang et al. 2024, section 6.3). OPT, three years before,
+# would have taken 33 days on 1,024 GPUs (final update, line 6) and took the 56 from 11 November to
+# 6 January, on 992 (metaseq, 10% update and `download_opt175b.md`): a goodput of 61%. (It had
+# diverging losses, too.)
 #
-# ### Formula beside run
+# ### Formula and run compared
 #
-# Twelve pieces of 60 days each, with other failures, give the simulated goodput and its standard
-# error. The emulated rows are from section 4.
+# Twelve simulations of 60 days each, with different failures, give the simulated goodput and its
+# standard error. The emulated rows are from section 4.
 
 
 # %% simulated
@@ -1331,8 +1541,8 @@ draw.table(table, title="Saves and goodput, formula beside run")
 # %% [markdown]
 # ### Explore
 #
-# Nodes, the stall and the interval: where is the top, and how flat is it? The curve is Daly's
-# model, with 10 minutes to start again.
+# Vary the number of nodes, the stall and the interval: where is the top of the curve, and how flat
+# is it? The curve is Daly's model, with a restart time of 10 minutes.
 
 
 # %% explored
@@ -1359,43 +1569,43 @@ explore(goodput, num_nodes=(10, 12500), stall_s=(0.1, 600.0), save_after_min=(1,
 # %% two_hosts [markdown]
 # ### On two hosts
 #
-# `make netlab` joins real hosts (network namespaces of this machine) by links of a chosen rate, and
-# runs data-parallel jobs on them; it needs Linux, root, the course's repository and some minutes,
-# so it is not part of this page. Where a machine cannot build such hosts, it says why.
+# `make netlab` connects several hosts (network namespaces of this machine) by links of a chosen
+# rate, and runs data-parallel jobs on them; it needs Linux, root, the course's repository and some
+# minutes, so it is not part of this page. Where a machine cannot build such hosts, it says why.
 
 # %% [markdown]
 # ## 7. When it breaks
 #
 # ### The run that read its first shard again
 #
-# In March 2026 a machine that was training a language model rebooted at step 25,671. The job came
-# back by itself, from the checkpoint of step 25,000, with weights and optimizer as they were
-# (paiml/entrenar, issue 294). The loss looked right. It looked *better* than right: at step 46,000
-# the validation perplexity was 251.
+# In March 2026 a machine that was training a language model rebooted at step 25,671. The job
+# restarted automatically from the checkpoint of step 25,000, with weights and optimizer restored
+# (paiml/entrenar, issue 294). The loss looked right. It even looked *too* good: at step 46,000 the
+# validation perplexity was 251.
 #
-# The loader had begun again at shard 1. For twenty thousand steps the model read what it had read
-# before. When new shards came at last, perplexity went up to 782, and the gradient's norm fell from
-# 0.08 to 0.01. Early stopping ended the run at step 62,000 of 155,000.
+# The loader had begun again at shard 1. For 25,000 steps the model read data that it had read
+# before. When new shards finally came, at step 50,662, perplexity rose to 782, and the gradient
+# norm fell from 0.08 to 0.01. Early stopping ended the run at step 62,000 of 155,000.
 #
 # **What was seen**: a good loss. **What it was**: the position in the data was not in the
-# checkpoint. **What finds it**: the list of samples of a run with a resume, beside that of a run
-# without, as in the check of `position`. A month later another project's loader passed that test
-# with one resume and failed with two: its counter began at 0 each time (KempnerForge, issue 57).
-# That was the bug of section 4.
+# checkpoint. **What finds it**: compare the list of samples of a run with a resume with that of a
+# run without, as in the check of `position`. A month later the loader of a different project passed
+# that test with one resume and failed with two: its counter began at 0 each time (KempnerForge,
+# issue 57). That is the bug of section 4.
 #
 # ### Four more, briefly
 #
 # - **The zombie job** (goodfire-ai/spd, pull request 552, 2026). Two jobs of 64 GPUs ran out of
-#   memory in an all-gather. The handler called `destroy_process_group()`, which waited for the
-#   collective that could not end. No process exited, so no watchdog fired: 128 H100 stood reserved
-#   for nine hours. After an error, print the trace and leave by `os._exit(1)`, without a
-#   collective.
-# - **BLOOM's hang** (chronicles, 30 April to 18 May 2022). GPUs at 100%, no timeout, three times;
-#   35 hours lost. A stack dump of all ranks (week 11's py-spy) showed one rank waiting for its data
-#   loader and its peers in a broadcast: a lock had been copied into a forked worker. A rollback and
-#   then a barrier had seemed to fix it.
-# - **Weights that drifted apart** (BLOOM, March 2022). Gradients were clipped on one tensor rank
-#   only, so copies of layer norms came to differ. No loss showed it; comparing copies did.
+#   memory in an all-gather. The handler called `destroy_process_group()`, which waited for a
+#   collective that could not end. No process exited, so no watchdog fired: 128 H100s stayed
+#   reserved for nine hours. After an error, print the traceback and exit with `os._exit(1)`,
+#   without a collective.
+# - **BLOOM's hang** (chronicles, 30 April to 18 May 2022). Three times the job hung with GPUs at
+#   100% and no timeout; 35 hours were lost. A stack dump of all ranks (week 11's py-spy) showed one
+#   rank waiting for its data loader and its peers in a broadcast: a lock had been copied into a
+#   forked worker. A rollback and then a barrier had seemed to fix it.
+# - **Weights that drifted apart** (BLOOM, March 2022). Gradients were clipped on one TP rank only,
+#   so the copies of LayerNorm weights diverged. The loss did not show it; comparing the copies did.
 # - **The deleted cluster** (OPT, 21 December 2021). The provider deleted all machines by mistake.
 #   The checkpoints were elsewhere.
 
@@ -1405,17 +1615,17 @@ explore(goodput, num_nodes=(10, 12500), stall_s=(0.1, 600.0), save_after_min=(1,
 # | Number | Threshold | Where it comes from |
 # |---|---|---|
 # | 3 to 16 failures for 1,000 node-days | 10,000 GPUs stop every 1 to 6 hours | section 3 |
-# | √(2wM) between saves | too long when w nears M; then Daly's | section 4 |
-# | half or twice that | costs less than two points of goodput | section 4 |
-# | R/M is lost at any interval | 90% at M = 3 h takes R under 18 minutes | section 6 |
-# | 14 bytes a parameter, over the rate | the copy to the host is all that must stall | section 4 |
-# | two resumes in one epoch | one can pass by luck | section 7 |
+# | √(2wM) between checkpoints | too long when w approaches M; then use Daly's formula | section 4 |
+# | half or twice that interval | costs less than two points of goodput | section 4 |
+# | R/M is lost at any interval | 90% at M = 3 h requires R under 18 minutes | section 6 |
+# | 14 bytes a parameter, divided by the rate | only the copy to the host must stall | section 4 |
+# | two resumes in one epoch | a test with one can pass by luck | section 7 |
 
 # %% [markdown]
 # ## 8. Problems
 #
 # 1. BLOOM saved 2.3 TB in 40 s, after every 100 steps of 105 s, and lost about one GPU a week. What
-#    part of the time went into saving? What does Young's formula say about the 100 steps?
+#    fraction of the time was spent on saving? What does Young's formula say about the 100 steps?
 #
 # <details><summary>Answer</summary>
 #
@@ -1424,72 +1634,78 @@ explore(goodput, num_nodes=(10, 12500), stall_s=(0.1, 600.0), save_after_min=(1,
 #
 # </details>
 #
-# 2. Llama 3's table 5 prints 148 faulty GPUs as 30.1% of 419, and the text says that 58.7% were
-#    GPUs: faulty ones, HBM3, SRAM, system processors, silent corruption, and thermal interfaces
-#    and sensors. All printed counts add up to 419. Which number is the slip?
+# 2. Llama 3's table 5 prints 148 faulty GPUs as 30.1% of 419, and the text says that GPUs caused
+#    58.7%: faulty GPUs, HBM3, SRAM, system processors, silent corruption, and thermal interfaces
+#    and sensors. All printed counts add up to 419. Which number is the mistake?
 #
 # <details><summary>Answer</summary>
 #
-# 148 + 72 + 19 + 17 + 6 + 6 = 268, which is 64.0%. With 126 for 148 it would be 246, **58.7%**, and
-# 126/419 = 30.1%. But then the counts add up to 397. With 148 they add up to 419, so the count
-# stands, and **both percentages** were computed from 126.
+# 148 + 72 + 19 + 17 + 6 + 6 = 268, which is 64.0%. With 126 instead of 148 it would be 246,
+# **58.7%**, and 126/419 = 30.1%. But then the counts add up to 397. With 148 they add up to 419, so
+# the count is right, and **both percentages** were computed from 126.
 #
 # </details>
 #
 # 3. A job on 2,000 nodes has M = 3 h, w = 20 s and R = 8 minutes. It moves to 8,000 nodes with the
-#    same rates, w and R. What are the best intervals by Young, and what is lost to first order?
+#    same rates, w and R. What are the best intervals by Young's formula, and what fraction of the
+#    time is lost to first order?
 #
 # <details><summary>Answer</summary>
 #
 # √(2 · 20 · 10,800) = 657 s. Lost: 20/657 + (480 + 329)/10,800 = 3.0% + 7.5% = **10.5%**. With
 # M = 45 min: √(2 · 20 · 2,700) = 329 s. Lost: 20/329 + (480 + 164)/2,700 = 6.1% + 23.9% =
-# **29.9%**. Saving and losing grow by the root of the nodes, starting in proportion.
+# **29.9%**. The shares of saving and lost work grow with the square root of the number of nodes,
+# the share of restarts in proportion to it.
 #
 # </details>
 #
-# 4. A save aside stalls for 0.3 s and is written in 50 s. M is 5 h. Young's formula says 104 s.
-#    What does a failure cost then, on average, without R? Why not an interval of 40 s?
+# 4. An asynchronous checkpoint stalls training for 0.3 s and is written in 50 s. M is 5 h. Young's
+#    formula gives 104 s. How much training does a failure then lose on average, without R? Why not
+#    use an interval of 40 s?
 #
 # <details><summary>Answer</summary>
 #
-# A save counts only when it is whole. On average 52 s since the last one began, and 50 s more:
-# **102 s**. At 40 s the next save would begin before the last is written, and they queue.
+# A checkpoint counts only when it is complete. On average the last one was completed 52 s before
+# the failure, and its state is 50 s older: **102 s**. At 40 s the next checkpoint would begin
+# before the last one is written, so they would queue.
 #
 # </details>
 #
-# 5. A rank's sum of a gradient of a billion numbers is sent along in float32 instead of float64.
-#    Each number has a size of about 1e-3. Will one changed sign be found?
+# 5. A rank sends the checksum of its gradient of a billion elements in float32 instead of float64.
+#    Each element has a magnitude of about 1e-3. Will the check find one changed sign?
 #
 # <details><summary>Answer</summary>
 #
-# The sum of a billion numbers of random sign is about 1e-3 · √1e9 = 32. A changed sign moves it by
-# 2e-3, which is 6e-5 of it. float32 can show differences of 6e-8 of a number, but adding a billion
-# of them loses more than that: it depends on how the sum is taken. In float64 there is room for
-# all.
+# The sum of a billion elements of random sign is about 1e-3 · √1e9 = 32. A changed sign moves it by
+# 2e-3, which is 6e-5 of it. float32 can represent relative differences of 6e-8, but adding a
+# billion elements loses more than that: it depends on the order of summation. float64 is precise
+# enough in any order.
 #
 # </details>
 #
-# 6. Design: 4,096 GPUs, 70 billion parameters, M = 12 h. Storage takes 50 GB/s in all, a GPU copies
-#    50 GB/s to its host. Choose how to save and how often, with the goodput, for R = 10 minutes.
+# 6. Design: 4,096 GPUs, 70 billion parameters, M = 12 h. Storage accepts 50 GB/s in all, and a GPU
+#    copies 50 GB/s to its host. Choose how and how often to save, and give the goodput, for R = 10
+#    minutes.
 #
 # <details><summary>Answer</summary>
 #
-# 14 · 70e9 = 980 GB: 20 s to write for all, 4.8 ms to copy. In the foreground: √(2 · 20 · 43,200) =
-# 1,315 s; lost 1.5% + (600 + 657)/43,200 = 2.9%, in all 4.4%. Aside, every 60 s: almost nothing
-# for the copies, (600 + 30 + 20)/43,200 = **1.5%**, nearly all of it R. Next, shorten R.
+# 14 · 70e9 = 980 GB: all ranks together need 20 s to write it, and a rank needs 4.8 ms to copy its
+# shard. Synchronous: √(2 · 20 · 43,200) = 1,315 s; lost 1.5% + (600 + 657)/43,200 = 2.9%, in all
+# 4.4%. Asynchronous, every 60 s: almost nothing for the copies, (600 + 30 + 20)/43,200 = **1.5%**,
+# nearly all of it R. Next, shorten R.
 #
 # </details>
 
 # %% [markdown]
 # ## 9. Self-check
 #
-# First, your predictions beside the results.
+# First, compare your predictions with the results. Where a ratio is far from 1, read again.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week12", seed=seed)
@@ -1497,14 +1713,16 @@ quiz.ask("week12", seed=seed)
 # %% [markdown]
 # ## To take with you
 #
-# - M falls with the number of nodes. Goodput is what saving, losing and starting leave over.
-# - Save every √(2wM); make w small by shards and a thread; then R is what counts.
-# - A checkpoint is whole or absent: another file, fsync, replace, a checksum, and an older one.
-# - The position in the data is state. Test two resumes.
-# - An all-reduce spreads a wrong number equally. Copies, sums and repetition each find what the
-#   others cannot.
-# - A world that changes keeps its batch, or changes its learning rate.
+# - M falls as nodes are added. Goodput is the share of time that remains after saving, lost work
+#   and restarts.
+# - Save every √(2wM); make w small with sharded, asynchronous checkpoints; then R dominates.
+# - A checkpoint must be complete or absent: write a second file, fsync, replace, store a checksum,
+#   and keep an older checkpoint.
+# - The position in the data is part of the state. Test two resumes.
+# - An all-reduce spreads a wrong number equally. Comparing copies, checksums and recomputation each
+#   find errors that the others cannot.
+# - When the number of ranks changes, keep the batch, or change the learning rate.
 #
-# **Now the lab**: [lab 12](../labs/lab12/lab12.ipynb). A training program that is killed, stopped
-# and restarted on other ranks, and whose checkpoints are damaged. **Week 13** will be about
-# frameworks and clusters.
+# **Now the lab**: [lab 12](../labs/lab12/lab12.ipynb). You write a training program that survives
+# when it is killed, stopped and restarted on a different number of ranks, and when its checkpoints
+# are damaged. **Week 13** is about frameworks and clusters.

@@ -3,13 +3,13 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 90 minutes, with four short exercises and a bug to find |
+# | Reading | about 105 minutes, with six short exercises and a bug to find |
 # | Running | about a minute on two CPU cores, up to four minutes with every framework; no GPU |
 # | You need | weeks 2, 3, 7, 8 and 12: bytes of collectives, DDP, ZeRO, shards, torchrun |
-# | You do not need | any framework but PyTorch: each further one that you install is run as well |
+# | You do not need | any framework but PyTorch: each additional one that you install runs, too |
 # | Afterwards | lab 13a (Ray) and lab 13b (Horovod) |
 #
-# Twelve weeks have used PyTorch alone. Job advertisements, papers and colleagues speak of Ray,
+# Twelve weeks have used only PyTorch. Job advertisements, papers and colleagues mention Ray,
 # Horovod, DeepSpeed, Megatron, Kubernetes, Slurm and Prometheus. Each answers some of the same four
 # questions:
 #
@@ -18,18 +18,19 @@
 # - **What do they send**, and when?
 # - **What happens when one dies?**
 #
-# A *framework* answers mostly the third question, a *launcher* or *cluster manager* the others.
-# This week runs one training by each that is installed, and puts their answers side by side.
+# A *framework* mostly answers the third question, a *launcher* or *cluster manager* the others.
+# This week runs one training with each framework that is installed, and compares their answers.
 
 # %% [markdown]
 # ## 1. The question
 #
-# > Which framework should this training use, on which kind of cluster: what does each give that
+# > Which framework should this training use, on which kind of cluster: what does each offer that
 # > torch does not, and what does it cost?
 #
-# Afterwards you can move a training program to another framework and prove that it is still the
-# same training, say what a framework sends and what it does about a dead worker, tune a learning
-# rate while training, and say what a scheduler must know about a job that is only useful whole.
+# Afterwards you can move a training program to a different framework and prove that it is still the
+# same training, say what a framework sends and how it handles a dead worker, tune a learning rate
+# during training, and say what a scheduler must know about a job that is useful only when all of
+# its workers run.
 
 # %% parameters tags=["parameters"]
 seed = 0
@@ -86,8 +87,8 @@ print(f"{os.cpu_count()} CPU cores, {torch.cuda.device_count()} GPUs")
 # %% [markdown]
 # ## 2. Predict
 #
-# Four numbers: how long a start takes, what is sent, how long a repair takes, and how much a
-# scheduler that knows workers but not jobs leaves for training.
+# The next cell asks for four numbers: how long a start takes, how much is sent, how long recovery
+# takes, and how much GPU time is left for training by a scheduler that knows workers but not jobs.
 
 # %% predict
 predictions.ask("seconds to the first step, torchrun", predicted_start_s, "s", section=4)
@@ -98,11 +99,11 @@ predictions.ask("useful GPU time, placed one by one", predicted_useful_percent, 
 # %% [markdown]
 # ## 3. Build it worse first
 #
-# ### One training to compare them all
+# ### One training program for all frameworks
 #
-# To compare frameworks, everything else has to be equal: the model, its first weights, the data and
-# their order. All programs of the week share this file. The model is the course's small
-# transformer, and a step has the same sequences however many ranks share them out.
+# To compare frameworks, everything else has to be equal: the model, its initial weights, the data
+# and their order. All programs of the week share this file. The model is the course's small
+# transformer, and a step has the same sequences for any number of ranks.
 
 # %% training_file
 # %%writefile build/week13/training.py
@@ -141,10 +142,10 @@ def loss_of(model, tokens):
 
 
 # %% [markdown]
-# Then something that notes what happens, without asking the framework. Each rank writes the time
-# and the loss of each step into a file. And the bytes? The kernel counts what each TCP connection
-# has sent (`TCP_INFO`; field `tcpi_bytes_sent` of Linux's `tcp.h`), and a process can add up the
-# counts of all its connections, whether Gloo, MPI or Ray opened them.
+# The next file records what happens, independently of the framework. Each rank writes the time and
+# the loss of each step into a file. How are bytes counted? The kernel counts what each TCP
+# connection has sent (`TCP_INFO`; field `tcpi_bytes_sent` of Linux's `tcp.h`), and a process can
+# add up the counts of all its connections, whether Gloo, MPI or Ray opened them.
 
 # %% notes_file
 # %%writefile build/week13/notes.py
@@ -190,8 +191,8 @@ class Notes:
 
 
 # %% [markdown]
-# And the program itself, for a single process. Every framework's program is this one with changes,
-# and the table below counts the changed lines.
+# The last file is the program itself, for a single process. Every framework's program is this one
+# with changes, and the table below counts the changed lines.
 
 # %% one_file
 # %%writefile build/week13/one.py
@@ -210,11 +211,12 @@ for step in range(NUM_STEPS):
     notes.add(step, loss)
 
 # %% [markdown]
-# ### Why SGD
+# ### Compare with SGD: AdamW hides a wrong factor in the gradient
 #
-# Frameworks differ in who divides by the number of ranks, and when. That is the easiest thing to
-# get wrong, so the comparison must be able to show it. Here is one process, with the right gradient
-# and with twice the right one. By which of the two optimizers will the curves differ?
+# Frameworks differ in where and when the gradient is divided by the number of ranks. That is the
+# easiest thing to get wrong, so the comparison must be able to show it. Here is one process, with
+# the right gradient and with a doubled one. With which of the two optimizers will the curves
+# differ?
 
 
 # %% doubled
@@ -247,23 +249,24 @@ for name, make in (
 draw.table(table, title="Six steps with a gradient that is right and one that is doubled, measured")
 
 # %% [markdown]
-# Adam divides the gradient by its own size, so that a factor nearly cancels. With Adam, a framework
-# that sums where it should average draws the same curve. **Compare frameworks by plain SGD**, or
+# Adam divides the gradient by its own magnitude, so a factor nearly cancels. With Adam, a framework
+# that sums where it should average has the same curve. **Compare frameworks with plain SGD**, or
 # compare gradients.
 #
-# ### Your turn: the same training
+# ### Your turn: are two curves the same training?
 #
 # 5 minutes · easy
 #
-# When are two curves the same? Frameworks add in different orders, so that float32 sums differ in
-# their last digits, and training lets such differences grow. So two trainings count as the same if
-# they have equally many losses, and each differs from its partner by at most a small share of it,
-# the *tolerance*. A loss that is not a number is like no other. Write that down.
+# When are two curves the same? Frameworks add in different orders, so float32 sums differ in their
+# last digits, and training lets such differences grow. So two trainings count as the same if they
+# have the same number of losses, and each loss of the second differs from that of the first by at
+# most a small fraction, the *tolerance*. NaN equals nothing, so a curve that contains NaN never
+# matches. Implement this.
 #
 # <details><summary>Hint</summary>
 #
-# Every comparison with `math.nan` is false, but `max` of a list may pass over it: ask of every pair
-# whether it is near enough, not of the largest difference.
+# Every comparison with `math.nan` is false, but `max` of a list may skip it: check that every pair
+# is close enough, not only the largest difference.
 #
 # </details>
 
@@ -299,9 +302,9 @@ with check.turn("is_same"):
 # %% [markdown]
 # ### Start the ranks by hand
 #
-# The four questions, answered as cheaply as possible. Who starts them: we do, one by one. How they
-# find each other: four environment variables, which torch reads. What they send: DDP's buckets.
-# What happens when one dies: nobody looks.
+# First answer the four questions as cheaply as possible. Who starts the processes? We do, one by
+# one. How do they find each other? By four environment variables, which torch reads. What do they
+# send? DDP's buckets. What happens when one dies? Nothing: no program watches them.
 
 # %% ddp_file
 # %%writefile build/week13/by_ddp.py
@@ -325,8 +328,8 @@ for step in range(NUM_STEPS):
 dist.destroy_process_group()
 
 # %% [markdown]
-# Now rank 1 is never started: its machine is missing, or there is a typing error in its name. What
-# does rank 0 write in its first five seconds?
+# Now rank 1 is never started: its machine is missing, or its name is misspelt. What does rank 0
+# write in its first five seconds?
 
 
 # %% started
@@ -376,17 +379,17 @@ print("rank 0 without rank 1, after 5 s:", ended([alone], 5)[0] or "it still wai
 print("lines that it wrote:", len((folder / "by_hand.log").read_text().splitlines()))
 
 # %% [markdown]
-# It waits, and says nothing; by default for half an hour. Nobody knows that rank 1 is missing,
-# because nothing started both. A *launcher* does: it knows all ranks, and watches them.
+# It waits without a message, by default for half an hour. No program knows that rank 1 is missing,
+# because none started both. A *launcher* does: it starts all ranks, and watches them.
 #
 # ## 4. Build it well
 #
 # ### torchrun, and the first row of the table
 #
-# torchrun starts the ranks of a node, gives them their variables, waits, and ends all when one
-# fails. `ws.torchrun` is the same command with a report. A program's **start-up time** is from the
-# command to the end of its first step. What it **sends** is counted from then to the end of the
-# last step, and given for one step of one rank, the mean of both.
+# torchrun starts the ranks of a node, sets their environment variables, waits, and ends all ranks
+# when one fails. `ws.torchrun` is the same command with a report. A program's **start-up time** is
+# the time from the command to the end of its first step. The bytes that it **sends** are counted
+# from then to the end of the last step, and given per step and rank, as the mean of both ranks.
 
 
 # %% notes_of
@@ -435,14 +438,14 @@ for name, found in results.items():
     print(f"{name}: losses {shown}, ...; {first}")
 
 # %% [markdown]
-# The losses are those of one process. Most of a start is `import torch`, once in torchrun and once
-# in each rank. DDP's bytes agree with week 2: on two ranks a ring sends as many as the gradient
-# has.
+# The losses are those of one process. Most of the start-up time is `import torch`, once in torchrun
+# and once in each rank. DDP's bytes agree with week 2: on two ranks a ring sends as many bytes as
+# the gradient has.
 #
 # ### The same curve
 #
-# Tables need a number: the largest *relative* difference of two curves, which is not a number where
-# one of their losses is none. How small must it be?
+# For the tables, compute one number: the largest *relative* difference between two curves, which is
+# NaN if one of their losses is. How small must it be?
 
 
 # %% furthest_apart
@@ -459,10 +462,10 @@ apart = furthest_apart(results["one process"]["losses"], results["DDP"]["losses"
 print(f"DDP is {apart:.0e} from one process, where {TOLERANCE:.0e} is allowed")
 
 # %% [markdown]
-# ### Sharded: FSDP2, DeepSpeed, FairScale
+# ### FSDP2, DeepSpeed and FairScale shard the states
 #
-# The next three keep DDP's loop nearly as it is; what changes is who holds the optimizer's state
-# and the weights (week 7). FSDP2 is torch's own:
+# The next three keep DDP's loop nearly unchanged; they differ in which ranks hold the optimizer's
+# state and the weights (week 7). FSDP2 is torch's own:
 
 # %% fsdp2_file
 # %%writefile build/week13/by_fsdp2.py
@@ -490,13 +493,13 @@ for step in range(NUM_STEPS):
 dist.destroy_process_group()
 
 # %% [markdown]
-# **DeepSpeed** takes the loop over: its *engine* wraps model and optimizer, and has a `backward`
-# and a `step` of its own, so that it can shard, accumulate, scale the loss and clip as a
-# configuration says. What it gives beyond torch: offload to the host's memory and to NVMe disks,
-# one file of settings for all of that, and pipelines. Settings have defaults, and this week's
-# comparison found one: without the `0.0` below, DeepSpeed 0.19.8 clips gradients at a norm of 1,
-# and its loss after the first step was 5.617 (measured once) where all others have 5.171. (Week 7
-# compared by Adam, which hides a clipped gradient like any factor.)
+# **DeepSpeed** takes over the loop: its *engine* wraps model and optimizer, and has its own
+# `backward` and `step`, so that it can shard, accumulate, scale the loss and clip according to a
+# configuration. Beyond torch it offers offload to the host's memory and to NVMe disks, one
+# configuration file for all of that, and pipelines. Settings have defaults, and this week's
+# comparison revealed one: without the `0.0` below, DeepSpeed 0.19.8 clips gradients at a norm of 1,
+# and its loss after the first step was 5.617 (measured once), whereas all others have 5.171. (Week
+# 7 compared with Adam, which hides a clipped gradient like any factor.)
 
 # %% deepspeed_file
 # %%writefile build/week13/by_deepspeed.py
@@ -523,9 +526,9 @@ for step in range(NUM_STEPS):
     notes.add(step, loss)
 
 # %% [markdown]
-# **FairScale** is where torch's FSDP comes from; its README says that the version there is kept for
-# history. Its `OSS` shards the optimizer's state, and `ShardedDataParallel` sends each gradient to
-# the rank that needs it. Start nothing new with it.
+# torch's FSDP originated in **FairScale**; its README says that the version there is kept for
+# historical reasons. Its `OSS` shards the optimizer's state, and `ShardedDataParallel` sends each
+# gradient to the rank that needs it. Do not use FairScale for new projects.
 
 # %% fairscale_file
 # %%writefile build/week13/by_fairscale.py
@@ -551,12 +554,13 @@ for step in range(NUM_STEPS):
 dist.destroy_process_group()
 
 # %% [markdown]
-# ### Megatron-LM
+# ### Megatron-LM splits layers instead of the batch
 #
-# Megatron-LM splits layers, not data (week 8), so each rank has the *whole* batch and a part of
+# Megatron-LM splits layers, not data (week 8), so each rank has the *whole* batch and a shard of
 # each matrix. Its library, `megatron.core`, has the parallel layers; here they replace those of the
-# MLPs. What it gives beyond torch: all axes of parallelism in one code base with fused kernels, and
-# published runs to compare with (week 10). The price: the model is written in its layers.
+# MLPs. Beyond torch it offers all kinds of parallelism in one code base with fused kernels, and
+# published runs to compare with (week 10). The price is that the model must be written with its
+# layers.
 
 # %% megatron_file
 # %%writefile build/week13/by_megatron.py
@@ -616,11 +620,11 @@ for step in range(NUM_STEPS):
 dist.destroy_process_group()
 
 # %% [markdown]
-# ### Horovod
+# ### Horovod needs four more lines
 #
 # Four lines turn a program for one process into one for many: `init`, the wrapped optimizer, the
-# broadcast, and the rank's share of the data. `horovodrun` starts it. What stands behind them is
-# below.
+# broadcast, and the rank's share of the data. `horovodrun` starts the program. A section below
+# explains what the four lines do.
 
 # %% horovod_file
 # %%writefile build/week13/by_horovod.py
@@ -644,12 +648,12 @@ for step in range(NUM_STEPS):
     notes.add(step, loss)
 
 # %% [markdown]
-# ### MPI
+# ### MPI: DDP in three lines, without buckets or overlap
 #
-# Supercomputers have had launchers and collectives since 1994: MPI. `mpirun` starts the ranks (over
-# ssh, or through the site's scheduler), and `mpi4py` calls MPI's collectives on anything that has a
-# buffer. DDP without buckets or overlap is three lines by hand. When one rank dies, `mpirun` ends
-# all.
+# Supercomputers have had a standard for collectives, with launchers, since 1994: MPI. `mpirun`
+# starts the ranks (over ssh, or through the site's scheduler), and `mpi4py` calls MPI's collectives
+# on any object that has a buffer. DDP without buckets or overlap takes three lines. When one rank
+# dies, `mpirun` ends all.
 
 # %% mpi_file
 # %%writefile build/week13/by_mpi.py
@@ -673,14 +677,14 @@ for step in range(NUM_STEPS):
     notes.add(step, loss)
 
 # %% [markdown]
-# ### Ray Train
+# ### Ray Train starts actors and uses torch's DDP
 #
-# Ray is not a training library. It is a runtime for Python: *actors* (processes with state) and
-# *tasks* (single calls) on a cluster, placed by the resources that they ask for. Ray Train starts
-# one actor for each rank, joins them in torch's process group and runs your function in all of
-# them; the gradients are averaged by torch's DDP. What it gives beyond torch: the same cluster also
-# prepares data, tunes and serves, and a failed run can start again from its last reported
-# checkpoint. (By default it does *not*: `FailureConfig(max_failures=0)`.)
+# Ray is not a training library. It is a runtime for Python that runs *actors* (processes with
+# state) and *tasks* (single calls) on a cluster, and places them according to the resources that
+# they request. Ray Train starts one actor for each rank, joins them in torch's process group and
+# runs your function in all of them; torch's DDP averages the gradients. Beyond torch it offers data
+# preparation, tuning and serving on the same cluster, and a failed run can restart from its last
+# reported checkpoint. (By default it does *not*: `FailureConfig(max_failures=0)`.)
 
 # %% ray_file
 # %%writefile build/week13/by_ray.py
@@ -722,13 +726,14 @@ with tempfile.TemporaryDirectory(prefix="ray") as folder:  # a socket's path mus
     ray.shutdown()
 
 # %% [markdown]
-# ### torchft
+# ### torchft decides at every step which replicas take part
 #
-# Week 12 restarted all ranks when one died. torchft decides **at every step** who takes part: each
-# replica asks one server, the *lighthouse*, which replicas are there; gradients are averaged over
-# those, and a replica that comes back copies the weights of a healthy one. What it gives beyond
-# torch: no restart. The price is that question in each step. While a replica is away, the batch is
-# smaller or, as here, the others do its share too and a step takes longer.
+# Week 12 restarted all ranks when one died. torchft decides **at every step** which replicas take
+# part: each replica asks one server, the *lighthouse*, which replicas are there; gradients are
+# averaged over those, and a replica that comes back copies the weights of a healthy one. Beyond
+# torch it offers recovery without a restart. The price is the request to the lighthouse in each
+# step. While a replica is away, the batch is smaller or, as here, the others also do its share and
+# a step takes longer.
 
 # %% torchft_file
 # %%writefile build/week13/by_torchft.py
@@ -776,10 +781,11 @@ manager.shutdown(wait=False)
 os._exit(0)
 
 # %% [markdown]
-# ### Run what is here
+# ### Every installed framework gives the same curve
 #
-# Each program with its launcher. What is not installed is left out, and named with the command that
-# installs it. Before you run them: which has the most lines that `one.py` does not have?
+# The next cells run each program with its launcher. They skip a framework that is not installed,
+# and print the command that installs it. Before you run them: which program has the most lines that
+# `one.py` does not have?
 
 
 # %% by_mpirun
@@ -935,20 +941,22 @@ draw.curves(
 )
 
 # %% [markdown]
-# Every curve is the same: the last column proves that each program is still *this* training. So
-# they differ in cost, not in result: in lines, in the time to start, and in bytes. FSDP2 sends
-# nearly twice what DDP sends here, although week 7 counts 3 halves of it: Gloo's reduce-scatter
-# sends as much as a whole all-reduce, which section 6 shows. (Only TCP is counted, on Linux; what
-# NCCL sends over NVLink or InfiniBand would not be.)
+# Every curve that was run here is the same: the last column proves that each of these programs is
+# still *this* training. (A row with "not installed" proves nothing.) So the frameworks differ in
+# cost, not in result: in lines, in start-up time, and in bytes. FSDP2 sends nearly twice what DDP
+# sends here, although week 7 counts only 1.5 times as much: Gloo's reduce-scatter sends as much as
+# a full all-reduce, as section 6 shows. (Only TCP on Linux is counted; what NCCL sends over NVLink
+# or InfiniBand would not be.)
 
 # %% [markdown]
-# ### Horovod: agree first, then send
+# ### Horovod: ranks agree on an order before they send
 #
-# Horovod (Uber, 2017) made a library for TensorFlow of the ring that Baidu had brought to deep
-# learning (Sergeev and Del Balso 2018). Its problem was order. TensorFlow runs any operation whose
-# inputs are ready, so the same gradients become ready **in different orders** on different ranks.
-# And a collective has no name: the first all-reduce of one rank meets the first of the other.
-# Emulated, four ranks whose twelve gradients come in orders of their own:
+# Horovod (Uber, 2017) turned the ring all-reduce that Baidu had brought to deep learning into a
+# library for TensorFlow (Sergeev and Del Balso 2018). The problem that it had to solve was order.
+# TensorFlow runs any operation whose inputs are ready, so the same gradients become ready **in
+# different orders** on different ranks. And a collective has no name: the first all-reduce of one
+# rank is matched with the first of every other rank. The next cell emulates four ranks whose twelve
+# gradients become ready in different orders:
 
 
 # %% own_order
@@ -975,24 +983,24 @@ except ws.RunTimeout as mismatch:
     print("\n".join(str(mismatch).splitlines()[:2]))
 
 # %% [markdown]
-# The emulator sees that the sizes differ. On GPUs the ranks would hang, or, with equal sizes, add
-# one weight's gradient to another's and say nothing. DDP avoids this by fixing the order of its
-# buckets in advance. Horovod lets the ranks **agree**, once a cycle: each says what it has ready,
-# and what is ready *everywhere* is sent, in one order. A rank sets one bit for each gradient that
-# it has ready, and the bits are combined by AND over all ranks
-# (`horovod/common/response_cache.cc`).
+# The emulator detects that the sizes differ. On GPUs the ranks would hang or, with equal sizes,
+# silently add one weight's gradient to a different weight's. DDP avoids this by fixing the order of
+# its buckets in advance. Horovod lets the ranks **agree** once per cycle: each announces which
+# gradients it has ready, and those that are ready on *all* ranks are sent, in one order. A rank
+# sets one bit for each gradient that it has ready, and the bits are combined with AND over all
+# ranks (`horovod/common/response_cache.cc`).
 #
-# ### Your turn: agree
+# ### Your turn: agree on the gradients to send
 #
 # 8 minutes · medium
 #
-# `waiting` holds the names that are ready on this rank. Return those ready on **all** ranks,
-# in an order that is the same on all of them. AND over ranks is an all-reduce that takes the
-# smallest of zeros and ones.
+# `waiting` holds the names of the gradients that are ready on this rank. Return those ready on
+# **all** ranks, in the same order on all of them. AND over ranks is an all-reduce that takes the
+# minimum of zeros and ones.
 #
 # <details><summary>Hint</summary>
 #
-# Make a tensor with a number for each of `NAMES`, 1.0 where the name is in `waiting`. After
+# Make a tensor with an element for each of `NAMES`, 1.0 where the name is in `waiting`. After
 # `dist.all_reduce(ready, op=dist.ReduceOp.MIN)` it is the same on all ranks. Go through `NAMES`,
 # not through `waiting`.
 #
@@ -1058,9 +1066,10 @@ with check.turn("agreed"):
     print("Right: the same agreements on four ranks, and every sum is that of all of them.")
 
 # %% [markdown]
-# Agreement costs a small all-reduce in each cycle. Horovod earns it back by **fusion**: all that is
-# agreed on in a cycle goes into one buffer (128 MB by default, `docs/tensor-fusion.rst`), so that
-# fewer and larger collectives are sent. DDP's buckets of 25 MB have fixed contents instead.
+# Agreement costs a small all-reduce in each cycle. Tensor **fusion** more than pays for it: all
+# gradients that are agreed on in a cycle go into one buffer (128 MB by default,
+# `docs/tensor-fusion.rst`), so Horovod sends fewer and larger collectives. DDP's buckets of 25 MB
+# have fixed contents instead.
 
 # %% fused
 table, runs = [], {}
@@ -1080,15 +1089,17 @@ if runs:
 drawn if runs else None
 
 # %% [markdown]
-# Four of the all-reduces are agreements. Fewer and larger ones are done 9% earlier here.
+# Four of the all-reduces are agreements. With fewer and larger all-reduces the job is done 9%
+# earlier here.
 #
-# **Horovod** itself, in a training program: `hvd.init()`, `hvd.DistributedOptimizer(optimizer)`,
-# `hvd.broadcast_parameters(...)`, started by `horovodrun -np 2`. Its own measurements: 90% scaling
-# efficiency at 512 GPUs with 25 Gbit/s RoCE for two vision models, and 68% for VGG-16, whose
-# gradient is several times as large (`docs/benchmarks.rst`). Version 0.28.1, the last, is from 2023
-# and does not compile against torch 2.13 as it is: it asks for C++14, and torch's headers need
-# C++20. `frameworks/build_horovod.sh` changes the two lines that say so, compiles it in some
-# minutes, and lets two ranks sum. **Lab 13b** is about what it does.
+# A training program uses **Horovod** itself with `hvd.init()`,
+# `hvd.DistributedOptimizer(optimizer)` and `hvd.broadcast_parameters(...)`, and is started with
+# `horovodrun -np 2`. Its authors measured 90% scaling efficiency at 512 GPUs with 25 Gbit/s RoCE
+# for two vision models, and 68% for VGG-16, whose gradient is several times as large
+# (`docs/benchmarks.rst`). The last version, 0.28.1, is from 2023 and does not compile against torch
+# 2.13 without changes: it requests C++14, and torch's headers need C++20.
+# `frameworks/build_horovod.sh` changes the two lines that request it, compiles Horovod in a few
+# minutes, and tests a sum over two ranks. **Lab 13b** is about what Horovod does.
 
 # %% horovod
 horovod = results.get("Horovod")
@@ -1099,13 +1110,13 @@ else:
     print("Horovod is not installed here, and nothing below needs it.")
 
 # %% [markdown]
-# ### TensorFlow's strategies
+# ### TensorFlow's strategies hide process groups
 #
-# TensorFlow shows no process groups. A *strategy* makes the variables and runs a function on all
-# replicas: `MirroredStrategy` on all devices of one process, `MultiWorkerMirroredStrategy` in
-# several processes, which find each other by one variable, `TF_CONFIG`, a list of all addresses.
-# The same loop serves both. The model here is a small regression, so that its gradient can be
-# compared with DDP's.
+# TensorFlow does not expose process groups. A *strategy* creates the variables and runs a function
+# on all replicas: `MirroredStrategy` on all devices of one process, `MultiWorkerMirroredStrategy`
+# in several processes, which find each other through the environment variable `TF_CONFIG`, a list
+# of all addresses. The same loop works for both. The model here is a small regression, so that its
+# gradient can be compared with DDP's.
 
 # %% small_file
 # %%writefile build/week13/small.py
@@ -1223,13 +1234,13 @@ else:
 #
 # TensorFlow's replicas add up their gradients, so each divides its loss by the size of the *whole*
 # batch. DDP averages, so each rank takes the mean of its *own* share. A colleague moved a loop from
-# DDP to TensorFlow: each of two ranks takes half the mean of its share, and these are added up. The
-# test had 8 samples and passed. The last batch of the epoch has 5. Correct `share_of_loss`.
+# DDP to TensorFlow: each of two ranks takes half the mean of its share, and the halves are added
+# up. The test had 8 samples and passed. The last batch of the epoch has 5. Correct `share_of_loss`.
 #
 # <details><summary>Hint</summary>
 #
-# 5 samples on two ranks are 3 and 2. How much does a sample of rank 0 count, and how much one of
-# rank 1?
+# 5 samples on two ranks are 3 and 2. What weight does a sample of rank 0 get, and what weight one
+# of rank 1?
 #
 # </details>
 
@@ -1286,11 +1297,12 @@ with check.turn("share_of_loss"):
 # %% [markdown]
 # ## 5. Compare with the production oracle
 #
-# ### When a worker is killed
+# ### torchft recovers without a restart; torchrun and Ray restart all workers
 #
-# In one job, rank 1 sends itself SIGKILL after step 5, once. To go on, every framework needs the
-# same: the state after some step, and its number. This program saves both after each step, in a
-# file that is whole or absent (week 12), and reads them when it begins.
+# In each job, rank 1 sends itself SIGKILL after step 5, once. To continue, every framework needs
+# the same two things: the state after some step, and the number of that step. This program saves
+# both after each step, in a file that is complete or absent (week 12), and reads them when it
+# starts.
 
 # %% survivor_file
 # %%writefile build/week13/survivor.py
@@ -1375,9 +1387,9 @@ apart = furthest_apart(single, survived["torchrun"]["losses"])
 print(f"ten steps are done, and the curve is {apart:.0e} from that of one process")
 
 # %% [markdown]
-# torchrun started all ranks again because `max_restarts` is 1; its default is 0. Ray Train starts
-# all workers again, if `max_failures` allows it. With torchft the other replica goes on, and takes
-# the whole batch.
+# torchrun restarted all ranks because `max_restarts` is 1; its default is 0. Ray Train restarts all
+# workers, if `max_failures` allows it. With torchft the other replica continues, and takes the full
+# batch.
 
 # %% killed_ray_file
 # %%writefile build/week13/killed_ray.py
@@ -1406,9 +1418,9 @@ with tempfile.TemporaryDirectory(prefix="ray") as folder:
 
 
 # %% [markdown]
-# Horovod's elastic mode keeps a copy in memory: `commit()`. When a worker is lost, the others go
-# back to it and meet again. A script names the hosts that there are; a host that failed is not used
-# again. Here two names of this machine stand for two hosts.
+# In Horovod's elastic mode `commit()` keeps a copy of the state in memory. When a worker is lost,
+# the others go back to that copy and form a new group. A script lists the available hosts; a host
+# that failed is not used again. Here two names of this machine stand for two hosts.
 
 # %% killed_horovod_file
 # %%writefile build/week13/killed_horovod.py
@@ -1506,18 +1518,19 @@ for name, does in DOES.items():
 draw.table(table, title="SIGKILL of rank 1 after step 5, measured here")
 
 # %% [markdown]
-# The others: `mpirun` ends the whole job. When a worker of TensorFlow's
-# `MultiWorkerMirroredStrategy` is lost, the others fail as well, and all must be started again from
-# a checkpoint (TensorFlow's tutorial, multi-worker training with Keras).
-# Ray's actors are *not* restarted unless you ask for it (`max_restarts` is 0).
+# The other launchers and frameworks behave as follows. `mpirun` ends the whole job. When a worker
+# of TensorFlow's `MultiWorkerMirroredStrategy` is lost, the others fail as well, and all must be
+# restarted from a checkpoint (TensorFlow's tutorial, multi-worker training with Keras). Ray's
+# actors are *not* restarted unless you ask for it (`max_restarts` is 0).
 #
-# ### Tune while training: population-based training
+# ### Population-based training tunes a learning rate during training
 #
-# Ray's second use is many trainings at once. A grid of learning rates tries each from the beginning
-# to the end, even those that are hopeless after a minute. **Population-based training** (Jaderberg
-# et al. 2017) trains a few models, its *members*, side by side. Now and then a bad one *exploits*:
-# it copies the weights of a good one. Then it *explores*: it changes the copied learning rate. So
-# nothing starts again from the beginning, and the rate follows a schedule that nobody wrote.
+# Ray's second use is many training runs at once. A grid search over learning rates runs each from
+# beginning to end, even those that are hopeless after a minute. **Population-based training**
+# (Jaderberg et al. 2017) trains a few models, its *members*, concurrently. At intervals a bad
+# member *exploits*: it copies the weights of a good one. Then it *explores*: it changes the copied
+# learning rate. So no member starts again from the beginning, and the rate follows a schedule that
+# was not set in advance.
 #
 # ### Your turn: exploit and explore
 #
@@ -1525,8 +1538,8 @@ draw.table(table, title="SIGKILL of rank 1 after step 5, measured here")
 #
 # `scores` and `rates` have one entry for each member, of which there are at least four; a low score
 # is good. Return `{bad: (good, rate)}` for each member of the worst quarter: the member that it
-# copies, a random one of the best quarter (by `draws.choice`), and its new rate, the copied one
-# times 0.5 or 2, also at random.
+# copies, a random one of the best quarter (chosen with `draws.choice`), and its new rate, which is
+# the copied rate times 0.5 or 2, also chosen at random.
 #
 # <details><summary>Hint</summary>
 #
@@ -1570,8 +1583,8 @@ with check.turn("exploit"):
     print("Right: the worst two of eight copy one of the best two, and change its rate.")
 
 # %% [markdown]
-# Four members with learning rates from 0.003 to 1, for five rounds, and the same four without
-# copying. The score is the loss on sequences that no member trains on.
+# The next cells train four members with learning rates from 0.003 to 1 for five rounds, and the
+# same four without copying. The score is the loss on sequences that no member trains on.
 
 
 # %% population
@@ -1639,21 +1652,22 @@ draw.curves(
 )
 
 # %% [markdown]
-# For the same number of steps the best member is better, and the worst one, too; rates appear that
+# After the same number of steps the best member is better, and so is the worst; rates appear that
 # no member began with. **Ray Tune's** `PopulationBasedTraining` does this with trials on a cluster.
-# By default it looks every 60 *seconds* (`time_attr="time_total_s"`), takes a quarter at each end,
-# and explores by a factor of 0.8 or 1.2 or, one time in four, by a new draw. Seconds make two runs
-# differ, so set `time_attr="training_iteration"`.
+# By default it compares scores every 60 *seconds* (`time_attr="time_total_s"`), takes the best and
+# the worst quarter, and explores with a factor of 0.8 or 1.2 or, one time in four, with a newly
+# drawn value. Intervals in seconds make two runs differ, so set `time_attr="training_iteration"`.
 
 # %% [markdown]
 # ## 6. Formula, simulation, and a cluster
 #
-# ### What each sends, counted and measured
+# ### The bytes that each framework sends follow from its collectives
 #
-# P parameters of 4 bytes on two ranks. A ring all-reduce sends 2(N-1)/N times its tensor from each
-# rank, an all-gather and a reduce-scatter half of that. Gloo reduces and scatters by an
-# all-reduce. Tensor parallelism all-reduces activations of the whole batch instead: forward the
-# output of `down`, backward the gradients of the inputs of `gate` and of `up`.
+# Two ranks train P parameters of 4 bytes. In a ring all-reduce each rank sends 2(N-1)/N times the
+# size of the tensor, in an all-gather or a reduce-scatter half of that. Gloo implements its
+# reduce-scatter as an all-reduce. Tensor parallelism instead all-reduces activations of the full
+# batch: in forward the output of `down`, in backward the gradients of the inputs of `gate` and of
+# `up`.
 
 # %% counts
 sizes, N = shape("tiny"), 2
@@ -1687,11 +1701,12 @@ table = table or [{"framework": "none, as only Linux counts what is sent"}]
 draw.table(table, title="Bytes that a rank sends in a step, formula and measured here")
 
 # %% [markdown]
-# ### A start, over a trial
+# ### Start-up time matters for short trials
 #
-# A start of some seconds is nothing in a run of a month, and much in a trial of a minute. Share of
-# the time that goes into starting: start / (start + training). Choose both, and how many times a
-# trial is started (a search of 100 trials starts 100 times; a population four).
+# A start-up time of a few seconds is negligible in a run of a month, but not in a trial of a
+# minute. The share of time that start-up takes is start / (start + training). Choose both times,
+# and how many times a trial is started (a search of 100 trials starts 100 times; a population of
+# four, four times).
 
 
 # %% explored
@@ -1713,12 +1728,12 @@ def started_share(start_s=5.0, trial_s=60.0, num_trials=100):
 explore(started_share, start_s=(0.1, 600.0), trial_s=(10.0, 3600.0), num_trials=(1, 1000))
 
 # %% [markdown]
-# ### All or nothing
+# ### A training job needs all of its workers or none
 #
-# Now the machines. A **scheduler** gives jobs their nodes. A web service of 40 workers of which 30
-# have started serves three quarters of its users. A training job of 40 ranks of which 30 have
-# started does nothing: it waits, as rank 0 did in section 3, *and holds 30 GPUs*. A scheduler made
-# for services places worker by worker. Simulated: 64 GPUs, a day, 32 jobs.
+# On a cluster a **scheduler** assigns nodes to jobs. A web service of 40 workers of which 30 have
+# started serves three quarters of its users. A training job of 40 ranks of which 30 have started
+# does nothing: it waits, as rank 0 did in section 3, *and holds 30 GPUs*. A scheduler designed for
+# services places workers one by one. The next cells simulate that for 64 GPUs, one day and 32 jobs.
 
 
 # %% jobs_of_a_day
@@ -1801,17 +1816,18 @@ def scheduled(place, seed, gives_up_min=None):
 
 
 # %% [markdown]
-# ### Your turn: those that fit
+# ### Your turn: start every job that fits
 #
 # 6 minutes · medium
 #
-# `in_order` starts a job whole or not at all, in the order of the queue, so that GPUs stay free
-# while a large job waits at its head. Write the other rule: go through the queue, and start *every*
-# job that still fits, whole. Return the number of workers for each job of `waiting`.
+# `in_order` starts all workers of a job or none, in the order of the queue, so GPUs stay idle while
+# a large job waits at the head of the queue. Write a different rule: go through the queue, and
+# start all workers of *every* job that still fits. Return the number of workers for each job of
+# `waiting`.
 #
 # <details><summary>Hint</summary>
 #
-# As `in_order`, but where a job does not fit, the free GPUs stay free for those behind it.
+# Proceed as in `in_order`, but if a job does not fit, leave the free GPUs to the jobs behind it.
 #
 # </details>
 
@@ -1860,25 +1876,26 @@ predictions.reveal("useful GPU time, placed one by one", useful_of["one by one"]
 draw.table(table, title="64 GPUs, the mean of four days of 32 jobs, simulated")
 
 # %% [markdown]
-# Placed one by one, most GPUs are held, and most of those wait: jobs that have some of their
-# workers wait for GPUs that the others hold. It is a deadlock, like two ranks that each wait for
-# the other's message. A timeout breaks it, and gets part of the time back. **Gang scheduling**,
-# whole jobs only, cannot deadlock. Letting small jobs pass fills the gaps, and makes the large ones
-# wait; real schedulers pass only jobs that will be done before the large one could begin
-# (*backfill*, which needs a time limit for each job, as Slurm has).
+# With one-by-one placement most GPUs are held, and most of those wait: jobs that have some of their
+# workers wait for GPUs that other such jobs hold. This is a deadlock, like two ranks that each wait
+# for the other's message. A timeout breaks it, and regains part of the time. **Gang scheduling**,
+# which places only complete jobs, cannot deadlock. Letting small jobs overtake fills the gaps, but
+# makes the large ones wait; real schedulers let a job overtake only if it will be done before the
+# large one could start (*backfill*, which needs a time limit for each job, as Slurm has).
 #
-# Who does that? Slurm always. Kubernetes starts *pods*, each a few containers on one node, and by
-# default places them one by one (its own gangs, new in version 1.35, have to be switched on).
-# **Kueue** admits whole jobs by quota, and takes them back by timeout when their pods do not become
-# ready (its README; `waitForPodsReady`). **Volcano** has `minAvailable` in each job.
+# Which schedulers place jobs as gangs? Slurm always does. Kubernetes starts *pods*, each a few
+# containers on one node, and by default places them one by one (its own gang scheduling, new in
+# version 1.35, has to be enabled). **Kueue** admits complete jobs by quota, and evicts them after a
+# timeout if their pods do not become ready (its README; `waitForPodsReady`). **Volcano** has
+# `minAvailable` in each job.
 
 # %% [markdown]
-# ### One job, nine files
+# ### One job is described in nine files
 #
-# On Kubernetes a job is a file, its *manifest*, which says what is wanted, not how to get it. A
-# *controller* reads it and keeps the cluster that way. There are many controllers, each with its
-# own kinds of objects, but what they must know about a training job is the same. Here it is, once,
-# and `manifests` writes the file for each:
+# On Kubernetes a job is a file, its *manifest*, which declares the desired state, not how to reach
+# it. A *controller* reads it and keeps the cluster in that state. There are many controllers, each
+# with its own kinds of objects, but they must know the same facts about a training job. Here these
+# are described once, and `manifests` writes the file for each controller:
 
 # %% manifests
 described = Job(
@@ -1915,9 +1932,10 @@ draw.table(table, title="The same job for each scheduler, generated and checked 
 
 # %% [markdown]
 # `trainjob.yaml` has two objects: the platform's owner writes the *runtime*, which says how
-# training runs on this cluster, and a user writes the *TrainJob*. Kubeflow's controller makes a
-# JobSet of them, which becomes Jobs, which become pods. In each pod runs `torchrun`, which finds
-# the others by an address in its environment: the second question of the introduction.
+# training runs on this cluster, and a user writes the *TrainJob*. Kubeflow's controller creates a
+# JobSet from them, the JobSet creates Jobs, and the Jobs create pods. Each pod runs `torchrun`,
+# which finds the others through an address in its environment: this answers the second question of
+# the introduction.
 
 # %% trainjob
 draw.table(
@@ -1926,11 +1944,11 @@ draw.table(
 )
 
 # %% [markdown]
-# Does a file with a mistake fail? `kubectl apply` asks the cluster; without one, a schema can be
-# checked. But a checker for Kubernetes' own kinds passes any TrainJob, because it has no schema for
-# it (`kubernetes-validate` 1.37 warns, and returns 0). Here are four mistakes, of which the last
-# was right until March 2026, when Kubeflow Trainer 2.2 removed the field (its CHANGELOG, pull
-# request 3239). Add a fifth of your own:
+# Is a file with a mistake rejected? `kubectl apply` asks the cluster; without a cluster, a file can
+# be checked against a schema. But a checker for Kubernetes' own kinds passes any TrainJob, because
+# it has no schema for it (`kubernetes-validate` 1.37 warns, and returns 0). Here are four mistakes,
+# of which the last was right until March 2026, when Kubeflow Trainer 2.2 removed the field (its
+# CHANGELOG, pull request 3239). Add a fifth of your own:
 
 # %% mistakes
 for name, right, wrong in (
@@ -1943,18 +1961,106 @@ for name, right, wrong in (
     print(f"{wrong}:", found[0] if found else "passes")
 
 # %% [markdown]
-# ### Slurm
+# ### Slurm runs a batch script when all of a job's nodes are free
 #
-# Slurm's file is a shell script with comments that Slurm reads. A job starts once all of its nodes
-# are free, has a time limit, and needs no containers. Two lines let it outlive a node, `--requeue`
-# and `--array`; `--open-mode` keeps its log:
+# Slurm's file is a shell script with comments that Slurm reads. A job starts when all of its nodes
+# are free, has a time limit, and needs no containers. Two lines let it survive the loss of a node,
+# `--requeue` and `--array`; `--open-mode` keeps its log:
 
 # %% sbatch
 draw.table(explain(files["slurm.sbatch"]), title="The batch script, line by line")
 
 # %% [markdown]
-# A real Slurm, with a controller and the daemons of two nodes, which share this machine. An array
-# of two runs, of which one may run at a time, on both nodes:
+# ### Your turn: ranks that Slurm starts
+#
+# 8 minutes · easy
+#
+# The script above lets `srun` start one torchrun on each node. `srun` can also start the ranks
+# itself, one *task* for each GPU, with these variables in its environment:
+#
+# - `SLURM_PROCID` and `SLURM_LOCALID`: the number of the task in the job, and on its node
+# - `SLURM_NTASKS` and `SLURM_NNODES`: how many tasks the job has, and how many nodes
+# - `SLURM_NODEID` and `SLURMD_NODENAME`: the number and the name of the task's node
+# - `SLURM_JOB_ID`: the number of the job
+#
+# `task` is a dictionary of these variables for one task. Return a dictionary with its `RANK`,
+# `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` for torch, all as text. `hosts` has
+# the names of the job's nodes, in the order of `SLURM_NODEID`; task 0 is on the first. The port is
+# between 20000 and 29999, the same in all tasks of a job, and different in the next job. The check
+# makes the tasks of three jobs, on one node or two.
+#
+# <details><summary>Hint</summary>
+#
+# All variables are text. What do all tasks of a job know, and no task of a different job?
+# `number % 10000` is less than 10,000. (Python's `hash` of a text differs between processes.)
+#
+# </details>
+
+
+# %% torch_variables tags=["turn"]
+def torch_variables(task, hosts):
+    """The variables that torch reads, from those that srun has set for a task."""
+    ### BEGIN SOLUTION
+    return {
+        "RANK": task["SLURM_PROCID"],
+        "LOCAL_RANK": task["SLURM_LOCALID"],
+        "WORLD_SIZE": task["SLURM_NTASKS"],
+        "MASTER_ADDR": hosts[0],
+        "MASTER_PORT": str(20000 + int(task["SLURM_JOB_ID"]) % 10000),
+    }
+    ### END SOLUTION
+
+
+# %% tasks_of
+def tasks_of(job_id, counts):
+    """What srun sets for each task of a job that has so many tasks on each node."""
+    job = {"SLURM_JOB_ID": job_id, "SLURM_NTASKS": sum(counts.values())}
+    tasks = []
+    for node, (name, count) in enumerate(counts.items()):
+        place = {"SLURM_NNODES": len(counts), "SLURM_NODEID": node, "SLURMD_NODENAME": name}
+        for local in range(count):
+            tasks.append({**job, **place, "SLURM_PROCID": len(tasks), "SLURM_LOCALID": local})
+    return [{name: str(value) for name, value in task.items()} for task in tasks]
+
+
+def common_port(found):
+    """The port in the variables of all tasks of a job."""
+    ports = sorted({one["MASTER_PORT"] for one in found})
+    if len(ports) > 1 or str(ports[0]) != ports[0] or not 20000 <= int(ports[0]) <= 29999:
+        hint = "Compute it from what all tasks of a job have in common."
+        raise CheckFailed("one port from 20000 to 29999 in all tasks, as text", f"{ports}", hint)
+    return ports[0]
+
+
+# %% check_torch_variables
+JOBS = {4711: {"n1": 4, "n2": 4}, 4712: {"n1": 3, "n2": 1}, 98765: {"n7": 2}}
+with check.turn("torch_variables"):
+    ports = []
+    for job_id, counts in JOBS.items():
+        found = [torch_variables(task, list(counts)) for task in tasks_of(job_id, counts)]
+        local = [number for count in counts.values() for number in range(count)]
+        for name, values, hint in (
+            ("RANK", range(len(found)), "Which number counts through the whole job?"),
+            ("LOCAL_RANK", local, "It counts on each node, because it chooses the GPU."),
+            ("WORLD_SIZE", [len(found)] * len(found), "All ranks, not all nodes."),
+            ("MASTER_ADDR", list(counts)[:1] * len(found), "All look for the node of rank 0."),
+        ):
+            wanted, got = [str(value) for value in values], [one[name] for one in found]
+            if got != wanted:
+                raise CheckFailed(f"{name} {wanted}, as text, for {counts}", f"{got}", hint)
+        ports.append(common_port(found))
+    if ports[0] == ports[1]:
+        hint = "Jobs one behind the other may share a node: use the number of the job."
+        raise CheckFailed("different ports for jobs 4711 and 4712", f"{ports[0]} for both", hint)
+    print("Right: the tasks of three jobs find rank 0, at the ports", *ports)
+
+# %% [markdown]
+# With these five variables, `srun python train.py` starts a training without torchrun. No rank is
+# then started again, and when one has failed the others run on: `KillOnBadExit` in `slurm.conf` is
+# 0 by default, and `srun --kill-on-bad-exit` changes that for one job.
+#
+# The next cell starts a real Slurm, with a controller and the daemons of two nodes, which share
+# this machine. It submits an array of two runs, of which one may run at a time, on both nodes:
 
 # %% slurm
 BATCH = """#!/bin/bash
@@ -1975,18 +2081,20 @@ else:
             print(*sorted(log.read_text().splitlines()), sep="\n")
 
 # %% [markdown]
-# A requeued job runs its script again from the beginning, with the same number and
+# A requeued job runs its script again from the beginning, with the same job number and
 # `SLURM_RESTART_COUNT` one higher; with the defaults of Slurm 22.05 it began 121 s later (measured
-# on one machine with two node daemons). An array of which one runs at a time, `--array=0-3%1`, goes
-# on at once, and the script cancels the rest when a run has succeeded.
+# on one machine with two node daemons). In an array of which one run is active at a time,
+# `--array=0-3%1`, the next run starts at once, and the script cancels the rest when a run has
+# succeeded.
 #
-# ### Where the checkpoints go
+# ### NFS is at its limit with two nodes
 #
-# Three kinds of shared storage. **NFS** is one server with files: easy, and everyone shares its
-# rate. **Lustre** spreads a file over many servers. An **object store** has no files to open and
-# change, only whole objects to put and get, and no rename, so that week 12's `os.replace` becomes
-# "the metadata last". Week 12's checkpoint of 112 GB, at the rates in `worldsize.hardware`, each
-# with its source: which is the fastest from two nodes, and which from 64?
+# Checkpoints go to one of three kinds of shared storage. **NFS** is one server with files: it is
+# easy to use, but all nodes share its rate. **Lustre** spreads a file over many servers. An
+# **object store** has no files to open and change, only complete objects to put and get, and no
+# rename, so instead of week 12's `os.replace` you write the metadata last. The table has week 12's
+# checkpoint of 112 GB, at the rates in `worldsize.hardware`, each with its source: which storage is
+# the fastest from two nodes, and which from 64?
 
 # %% storage
 table = []
@@ -2000,16 +2108,16 @@ for store in (hardware.NFS, hardware.LUSTRE, hardware.OBJECT_STORE):
 draw.table(table, title="A checkpoint on three kinds of storage, computed")
 
 # %% [markdown]
-# NFS is at its limit with two nodes; 62 more help the object store most.
+# NFS is at its limit with two nodes; the object store gains most from 62 more.
 #
-# ### Watch it
+# ### Prometheus watches the machines, TensorBoard the training
 #
-# A job on a cluster is watched by two kinds of tools. **TensorBoard** shows what the *training*
-# does: rank 0 writes its loss, and people look. **Prometheus** watches *processes and machines*,
-# and wakes people: it asks each process over HTTP for its numbers (it *scrapes* them), keeps them
-# as series, evaluates rules and sends alerts. **Grafana** draws its series. For GPUs, NVIDIA's
-# **DCGM** exporter offers the numbers. By default Prometheus scrapes every 60 s and keeps 15 days,
-# in 1 to 2 bytes a sample (its documentation, configuration and storage):
+# Two kinds of tools monitor a job on a cluster. **TensorBoard** shows what the *training* does:
+# rank 0 writes its loss, and people look at it. **Prometheus** monitors *processes and machines*,
+# and alerts people: it asks each process over HTTP for its metrics (it *scrapes* them), stores them
+# as time series, evaluates rules and sends alerts. **Grafana** draws the series. For GPUs, NVIDIA's
+# **DCGM** exporter provides the metrics. By default Prometheus scrapes every 60 s and keeps 15
+# days, in 1 to 2 bytes a sample (its documentation, configuration and storage):
 
 # %% prometheus
 NUM_SERIES = 10_000 * 25  # 25 numbers of each of 10,000 GPUs
@@ -2021,9 +2129,9 @@ for scrape_s in (60, 15, 1):
 draw.table(table, title="Prometheus on 10,000 GPUs, computed; 60 s is the default")
 
 # %% [markdown]
-# At the default, half of all stalls of 30 s fall between two scrapes. A rank only has to answer.
-# This program stands for one: it steps ten times a second, and offers its numbers on a port of its
-# own; a file in a folder says where.
+# At the default, half of all stalls of 30 s fall between two scrapes. A rank only has to answer the
+# scrapes. This program stands for a rank: it does ten steps a second, and offers its metrics on its
+# own port; a file in a folder contains the address.
 
 # %% rank_file
 # %%writefile build/week13/rank.py
@@ -2039,9 +2147,10 @@ with RankMetrics(int(sys.argv[1]), sys.argv[2]) as metrics:
         metrics.step(loss=4 / step**0.5, step_s=0.1, num_tokens=512)
 
 # %% [markdown]
-# Two of them, a real Prometheus that asks twice a second, and SIGKILL for rank 1. Of the course's
-# rules, `RankDown` is *pending* until its condition has held for three scrapes, and then it
-# *fires*. How many seconds after the SIGKILL is that, at least?
+# The next cell starts two of these programs and a real Prometheus that scrapes twice a second, and
+# sends SIGKILL to rank 1. One of the course's rules, `RankDown`, is *pending* until its condition
+# has held for three scrapes, and then it *fires*. How many seconds after the SIGKILL is that, at
+# least?
 
 # %% watched
 targets = folder / "targets"
@@ -2063,8 +2172,69 @@ else:
         ended(ranks, 0)
 
 # %% [markdown]
-# The dashboard is a JSON file for Grafana with a query in each panel; here it is read, not drawn.
-# And what DCGM's exporter offers, in part:
+# At least 1.5 s: the first scrape without an answer makes the alert pending, and its condition must
+# then hold for three scrapes.
+#
+# ### Your turn: a counter that begins again
+#
+# 8 minutes · easy
+#
+# Prometheus has two kinds of numbers. A **gauge**, such as the loss or a temperature, has its value
+# at the scrape. A **counter**, such as `train_steps_total`, only grows, so that two scrapes also
+# show what happened between them. But a process that is started again counts from zero, and a
+# scrape without an answer leaves no sample.
+#
+# Return by how much a counter grew over `samples`, which are in order of time; None stands for a
+# scrape without an answer. The check compares the result with the steps of a process that was
+# started three times. (Prometheus' own `increase` also extrapolates to the ends of its window.)
+#
+# <details><summary>Hint</summary>
+#
+# Go through the samples that are there, each with the one before it. Where it is smaller, the
+# process has begun again: what has it done since?
+#
+# </details>
+
+
+# %% increase tags=["turn"]
+def increase(samples):
+    """By how much a counter grew; None is a scrape without an answer."""
+    ### BEGIN SOLUTION
+    there = [sample for sample in samples if sample is not None]
+    total = 0
+    for number in range(1, len(there)):
+        grown = there[number] - there[number - 1]
+        total += grown if grown >= 0 else there[number]
+    return total
+    ### END SOLUTION
+
+
+# %% check_increase
+LIVES = ([10, 120, 120, 120], [45, 120, 0, 120], [60, 120])  # steps before each scrape
+with check.turn("increase"):
+    samples = []
+    for steps in LIVES:
+        samples += [sum(steps[: number + 1]) for number in range(len(steps))] + [None]
+    num_done = sum(map(sum, LIVES)) - LIVES[0][0]
+    again = "A process that was started again has done its whole sample since."
+    for what, given, wanted, hint in (
+        ("a single sample", [7], 0, "Nothing can be said of one sample."),
+        ("a counter that only grows", [5, 125, 125, 245], 240, "Add up the differences."),
+        ("a scrape without an answer", [0, 120, None, 360], 360, "None is not zero: leave it out."),
+        ("a process that was started again", [0, 120, 30, 150], 270, again),
+        ("one that was started three times", samples, num_done, again),
+    ):
+        found = increase(list(given))
+        if found != wanted:
+            raise CheckFailed(f"{wanted} for {what}, {given}", f"{found}", hint)
+    print(f"Right: {num_done} steps. Of the gauge 0, 79, 0, 79 it makes", increase([0, 79, 0, 79]))
+
+# %% [markdown]
+# A stall of 30 s between two scrapes is absent from the gauge of a step's time. In the increase of
+# the counter, its steps are missing.
+#
+# The dashboard is a JSON file for Grafana with a query in each panel; here its queries are only
+# listed. The second table lists some of the fields of DCGM's exporter:
 
 # %% dashboard
 panels = watching.queries(watching.dashboard())
@@ -2079,13 +2249,14 @@ fields = [row for row in watching.dcgm_fields() if row["field"].endswith(wanted)
 draw.table(fields, title="Some of DCGM's fields, read")
 
 # %% [markdown]
-# - **GPU utilisation is not work.** `DCGM_FI_DEV_GPU_UTIL` says that *some kernel* ran. A hung
-#   all-reduce spins at 100% (BLOOM's chronicles, line 315). Look at
-#   `DCGM_FI_PROF_PIPE_TENSOR_ACTIVE`, or at the power.
+# - **GPU utilisation is not work.** `DCGM_FI_DEV_GPU_UTIL` only says that *some kernel* ran. A hung
+#   all-reduce shows 100% (BLOOM's chronicles, line 315). Look at `DCGM_FI_PROF_PIPE_TENSOR_ACTIVE`,
+#   or at the power.
 # - **An Xid is not a counter.** `DCGM_FI_DEV_XID_ERRORS` holds the *last* error's number, 79 for a
-#   GPU that has fallen off the bus. `increase()` of it is nonsense. The number of errors in a
-#   window, `DCGM_EXP_XID_ERRORS_COUNT`, is off by default.
-# - **Alert on what is absent.** A dead rank sends nothing that could be above a threshold. The rule
+#   GPU that has fallen off the bus. `increase()` of it is meaningless: two errors of number 79
+#   make 158, not 2. The number of errors in a window, `DCGM_EXP_XID_ERRORS_COUNT`, is off by
+#   default.
+# - **Alert on what is absent.** A dead rank sends no value that could exceed a threshold. The rule
 #   is `up == 0`, or that no step has ended for ten times its usual length (`NoStep`).
 #
 # ### What was run, checked and read
@@ -2108,46 +2279,47 @@ draw.table(fields, title="Some of DCGM's fields, read")
 #
 # | If | then |
 # |---|---|
-# | the model fits on a GPU, or FSDP makes it fit | torch alone, by torchrun |
+# | the model fits on a GPU, or FSDP makes it fit | torch alone, with torchrun |
 # | it needs the host's memory or NVMe disks to fit | DeepSpeed |
-# | it is trained on thousands of GPUs, along all axes | Megatron-core, or torchtitan (week 10) |
-# | there are many trials, or data preparation beside it | Ray |
+# | it runs on thousands of GPUs with all mesh dimensions | Megatron-core, or torchtitan (week 10) |
+# | there are many trials, or data preparation in the same job | Ray |
 # | the site is a supercomputer with MPI | mpirun as launcher, torch for the rest |
 # | replicas are lost every hour | torchft, or elastic torchrun (week 12) |
-# | the code is TensorFlow's, or Horovod's | what it has; port it when it must change anyway |
+# | the code uses TensorFlow or Horovod | keep it; port it when it must change anyway |
 # | one team, whole nodes, long jobs | Slurm |
 # | services and training share machines | Kubernetes, with Kueue or Volcano |
 
 # %% [markdown]
 # ## 7. When it breaks
 #
-# ### Two jobs that each had half
+# ### Two jobs each held half of the cluster
 #
 # In 2021 OpenAI described its Kubernetes clusters of up to 7,500 nodes (*Scaling Kubernetes to
 # 7,500 nodes*, sections on gang scheduling and on metrics). A training job was one or more
-# StatefulSets (groups of numbered pods) joined by MPI, so that nothing trained until all ran. But
-# the scheduler knew pods, not jobs. When two jobs each asked for the whole cluster, it could place
-# half of each. **What one sees**: every node taken, nothing failed, no progress. **What it is**:
-# the first row of section 6's table. **What was tried**: a scheduler of their own, which came into
-# conflict with how ordinary pods were placed. What they kept was a plugin *in* Kubernetes' own
-# scheduler, Coscheduling, which places the pods of a group together or not at all.
+# StatefulSets (groups of numbered pods) joined by MPI, so training could not begin until all of
+# them ran. But the scheduler knew pods, not jobs. When two jobs each asked for the whole cluster,
+# it could place half of each. **What you see**: every node is taken, nothing has failed, and there
+# is no progress. **What it is**: the deadlock in the first row of section 6's table. **What was
+# tried**: a custom scheduler, which conflicted with how ordinary pods were placed. What they kept
+# was a plugin *in* Kubernetes' own scheduler, Coscheduling, which places the pods of a group
+# together or not at all.
 #
-# It was not news: Kubeflow's issue 165 had asked for it in 2017. And a flag is not enough. In 2021
-# somebody had set `--enable-gang-scheduling` and installed Volcano; a quota had room for one of two
-# jobs, and each took a part of it (Kubeflow, issue 1264). Pods count against a quota once they
-# exist, before a scheduler of gangs places any.
+# The problem was known: Kubeflow's issue 165 had asked for gang scheduling in 2017. And a flag is
+# not enough. In 2021 a user had set `--enable-gang-scheduling` and installed Volcano; a quota had
+# room for one of two jobs, and each took a part of it (Kubeflow, issue 1264). Pods count against a
+# quota as soon as they exist, before a gang scheduler places any.
 #
-# **How to find it with this week's tools**: `GPUs held` beside `GPUs that train`. On a cluster,
-# compare the GPUs that are allocated with those whose tensor cores are active, and alert on the
-# difference.
+# **How to find it with this week's tools**: compare `GPUs held` with `GPUs that train`. On a
+# cluster, compare the GPUs that are allocated with those whose tensor cores are active, and alert
+# on the difference.
 #
 # ### Two more, in short
 #
-# - **The monitor that needed a monitor** (the same report). Prometheus ran out of memory again and
-#   again, and replayed its log for hours before it watched anything. A query by Grafana without a
-#   bound was the cause of the first.
+# - **The monitor that needed a monitor** (the same report). Prometheus repeatedly ran out of
+#   memory, and replayed its log for hours before it monitored anything. An unbounded query from
+#   Grafana caused the first problem.
 # - **The manifest that expired.** Files written for Kubeflow Trainer 2.1 are refused by 2.2
-#   (section 6). Note in each manifest with which version of the API it was checked.
+#   (section 6). Record in each manifest the API version against which it was checked.
 
 # %% numbers_to_remember [markdown]
 # ## Numbers to remember
@@ -2155,18 +2327,18 @@ draw.table(fields, title="Some of DCGM's fields, read")
 # | Number | Threshold | Where it comes from |
 # |---|---|---|
 # | 0 restarts | by default: torchrun, Ray Train, Ray's actors | sections 4 and 5 |
-# | 1e-5, by SGD | two programs are the same training; Adam hides factors | section 3 |
-# | 2(N-1)/N of the gradient | whatever framework averages it | section 6 |
+# | 1e-5, with SGD | two programs are the same training; Adam hides factors | section 3 |
+# | 2(N-1)/N of the gradient | for any framework that averages it | section 6 |
 # | all or nothing | part of a gang holds GPUs and trains nothing | section 6 |
-# | start / (start + trial) | under 5%: trials of 20 starts | section 6 |
-# | 60 s | Prometheus' default; half of all stalls of 30 s are missed | section 6 |
+# | start / (start + trial) | under 5%: trials of 20 start-up times | section 6 |
+# | 60 s | Prometheus' default; a gauge misses half of all stalls of 30 s | section 6 |
 
 # %% [markdown]
 # ## 8. Problems
 #
-# 1. A search of 200 trials of 90 s each. A trial by torchrun takes 7 s to its first step, one by an
-#    actor that is kept and used again 0.5 s. What share of the time is starting, and how much is
-#    saved in all?
+# 1. A search has 200 trials of 90 s each. With torchrun a trial takes 7 s to its first step, with a
+#    reused actor 0.5 s. What share of the time is start-up, and how much time does reuse save in
+#    all?
 #
 # <details><summary>Answer</summary>
 #
@@ -2175,17 +2347,17 @@ draw.table(fields, title="Some of DCGM's fields, read")
 # </details>
 #
 # 2. Two of four ranks have 8 samples each in the last batch, the two others 4 each. DDP averages
-#    the means of the ranks. How much more does a sample of the smaller shares count?
+#    the means of the ranks. How much more weight does a sample of the smaller shares get?
 #
 # <details><summary>Answer</summary>
 #
-# 1/(4 · 4) against 1/(4 · 8): **twice** as much. Right would be 1/24 for each.
+# 1/(4 · 4) against 1/(4 · 8): **twice** as much. The right weight is 1/24 for each.
 #
 # </details>
 #
-# 3. Horovod with a cycle of 1 ms on ranks whose 60 gradients become ready over 30 ms. How many
+# 3. Horovod runs with a cycle of 1 ms on ranks whose 60 gradients become ready over 30 ms. How many
 #    agreements are there, and how large must the fusion buffer be at least for one all-reduce in
-#    each cycle, if the gradients are equal, have 240 MB in all and come evenly?
+#    each cycle, if the gradients are of equal size, have 240 MB in all and become ready evenly?
 #
 # <details><summary>Answer</summary>
 #
@@ -2193,18 +2365,19 @@ draw.table(fields, title="Some of DCGM's fields, read")
 #
 # </details>
 #
-# 4. Two jobs need 48 GPUs each; the cluster has 64. They are placed one worker of each in turn. How
-#    many GPUs train? What if one of them gives up after ten minutes, when each trains for an hour?
+# 4. Two jobs need 48 GPUs each; the cluster has 64. Their workers are placed in turn, one of each.
+#    How many GPUs train? What if one of the jobs gives up after ten minutes, and each trains for an
+#    hour?
 #
 # <details><summary>Answer</summary>
 #
 # Each gets 32 and waits for 16: **none** trains. When one gives up, the other gets its 16, and 48
-# of 64 train, 75%; the next hour the other one. In 130 minutes 2 · 48 · 60 of 64 · 130 GPU-minutes
-# train, **69%**.
+# of 64 train, 75%; in the next hour the job that gave up trains. In 130 minutes 2 · 48 · 60 of 64 ·
+# 130 GPU-minutes train, **69%**.
 #
 # </details>
 #
-# 5. Prometheus scrapes 25 numbers of each of 4,096 GPUs every 15 s. How many samples a second are
+# 5. Prometheus scrapes 25 metrics of each of 4,096 GPUs every 15 s. How many samples a second is
 #    that, and how large is a week of them at 1.5 bytes each?
 #
 # <details><summary>Answer</summary>
@@ -2214,29 +2387,30 @@ draw.table(fields, title="Some of DCGM's fields, read")
 # </details>
 #
 # 6. Design: a team of six has 128 GPUs in 16 nodes, runs ten trials of 8 GPUs a day and one
-#    training of 64 GPUs for two weeks. Which framework, which scheduler, and which three alerts?
+#    training run of 64 GPUs for two weeks. Which framework, which scheduler, and which three alerts
+#    do you choose?
 #
 # <details><summary>Answer</summary>
 #
-# One good answer: Slurm, whole nodes. The long training in a partition of its own with requeue,
-# torchrun with FSDP2, a checkpoint in every few minutes on the shared file system; the trials, one
-# node each, as an array, or by Ray Tune in one job that holds a few nodes and keeps its actors.
-# Alerts: a rank that is down; no step for a minute; nodes that are allocated and whose tensor cores
-# rest. What makes an answer wrong: trials that can take the long run's nodes, no requeue, an alert
-# on GPU utilisation.
+# One good answer is Slurm with complete nodes. The long run has its own partition with requeue,
+# torchrun with FSDP2, and a checkpoint every few minutes on the shared file system; the trials, one
+# node each, run as an array, or with Ray Tune in one job that holds a few nodes and keeps its
+# actors. The alerts are: a rank that is down; no step for a minute; nodes that are allocated but
+# whose tensor cores are idle. An answer is wrong if trials can take the long run's nodes, if there
+# is no requeue, or if an alert uses GPU utilisation.
 #
 # </details>
 
 # %% [markdown]
 # ## 9. Self-check
 #
-# First, your predictions beside the results.
+# First, compare your predictions with the results. Where a ratio is far from 1, read again.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week13", seed=seed)
@@ -2244,14 +2418,14 @@ quiz.ask("week13", seed=seed)
 # %% [markdown]
 # ## To take with you
 #
-# - Every framework answers four questions: who starts, how they find each other, what is sent, what
-#   happens when one dies. Ask them of the next one, too.
-# - Prove a port by its loss curve with SGD, and by its bytes.
-# - Ranks must agree on what comes next: by a fixed order (DDP) or by asking all (Horovod).
-# - By default nothing is started again.
-# - A training job is placed whole or not at all.
-# - Alert on what is absent, and on GPUs that are held and do not work.
+# - Every framework answers four questions: who starts the processes, how they find each other, what
+#   they send, what happens when one dies. Ask them about the next framework, too.
+# - Verify a port to a different framework by its loss curve with SGD, and by its bytes.
+# - Ranks must agree on what to send next: by a fixed order (DDP) or by negotiation (Horovod).
+# - By default no framework restarts a dead worker.
+# - Place all workers of a training job or none.
+# - Alert on what is absent, and on GPUs that are held but idle.
 #
-# **Lab 13a** is Ray: a cluster of two nodes, a worker that is killed, and a population that finds
-# its learning rate. In **lab 13b** you write what stands behind Horovod's four lines.
-# **Week 14** is the capstone: a system of 10,000 GPUs.
+# **Lab 13a** is about Ray: a cluster of two nodes, a worker that is killed, and a population that
+# finds its learning rate. In **lab 13b** you write what Horovod's four lines do. **Week 14** is the
+# capstone: a system of 10,000 GPUs.

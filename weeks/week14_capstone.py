@@ -3,29 +3,30 @@
 #
 # | | |
 # |---|---|
-# | Reading | about 90 minutes, with four short exercises and a bug to find |
+# | Reading | about 105 minutes, with six short exercises and a bug to find |
 # | Running | less than a minute on two CPU cores; no GPU is needed |
 # | You need | weeks 7, 10 and 12: ZeRO, plans, failures; lab 10's cost of a step |
-# | You do not need | a cluster, or a quotation for one |
-# | Afterwards | lab 14, your own machine predicted; the capstone: a design, and a report |
+# | You do not need | a cluster, or a price quote for one |
+# | Afterwards | lab 14: predict your own machine; the capstone: a design and a report |
 #
-# Thirteen weeks each asked one question of a large system: what travels, what is held, what waits,
-# what fails. Someone who builds one must answer all of them at once, years before it runs. This
-# week takes designs as files and runs them: two case studies, three systems that were built, and
-# one of 10,000 GPUs that was not.
+# Thirteen weeks each asked one question about a large system: what is sent, what is stored, what
+# waits, what fails. To build such a system you must answer all of them at once, years before it
+# runs. This week's designs are files, and you run them: two case studies, three systems that were
+# built, and one of 10,000 GPUs that was not.
 #
-# A **step** is one update of the weights. **MFU** is the share of the GPUs' peak that the model's
-# own operations take, recomputation not counted. **Goodput** is the training that counts, over all
-# time. **PUE** is what a building draws, over what the equipment in it draws.
+# A **step** is one update of the weights. **MFU** (model FLOPs utilisation) is the share of the
+# GPUs' peak that the model's own FLOPs reach, recomputation not counted. **Goodput** is the share
+# of all time that is spent on training that counts. **PUE** (power usage effectiveness) is the
+# power that a building draws, divided by what the equipment in it draws.
 
 # %% [markdown]
 # ## 1. The question
 #
 # > Does a design of 10,000 GPUs add up: in memory, bytes, hours, failures, watts and dollars?
 #
-# Afterwards you can say of a design what in it cannot work, predict its step, its days and its bill
-# with an error that you know, name its bottleneck and what one more unit of each resource buys, and
-# say what a published figure is a figure *of* before you compare it with another.
+# Afterwards you can find what cannot work in a design, predict its step, its days and its bill with
+# a known error, name its bottleneck and say what one more unit of each resource gains, and say
+# *what* a published figure counts before you compare it with a different one.
 
 # %% parameters tags=["parameters"]
 seed = 0
@@ -79,7 +80,8 @@ print(
 # %% [markdown]
 # ## 2. Predict
 #
-# Four numbers: one from each case study, one from the network, one from the power bill.
+# The next cell asks for four numbers: one from each case study, one about the network, one about
+# energy.
 
 # %% predict
 predictions.ask("time in saves, every 100 steps", predicted_saving_percent, "%", section=4)
@@ -90,12 +92,13 @@ predictions.ask("energy, Llama 3 405B", predicted_gwh, "GWh", section=6)
 # %% [markdown]
 # ## 3. Build it worse first
 #
-# ### One number for everything
+# ### 40% of the peak predicts a step, but cannot choose a plan
 #
-# The first design of most systems fits on the back of an envelope: so many operations, so many
-# GPUs, and **40% of their peak**. Five systems were published with their step. They ship with the
-# course as design files, with what the sources say and, marked as such, what they do not say.
-# How good is the envelope?
+# The first design of most systems is a back-of-the-envelope estimate: the number of FLOPs, the
+# number of GPUs, and **40% of their peak**. Five systems were published with the time of their
+# step. They ship with the course as design files, which contain what the sources say and, marked as
+# such, our assumptions where they say nothing. How good is the estimate, called the *envelope*
+# below?
 
 # %% systems
 LLAMA, GPT_1T, GPT_530B, GPT_3, BLOOM = SYSTEMS = [
@@ -131,14 +134,15 @@ beside_published(
 )
 
 # %% [markdown]
-# Not bad, for one number: the errors are those of its 40%. But it is a number of the *past*. It
-# came from runs whose plans had been chosen well, and it gives every plan of a model the same step.
-# So it cannot choose, and it does not notice what cannot work.
+# That is good for a single number: all the error is in the 40%. But the number comes from *past*
+# runs. Their plans had been chosen well, and it gives every plan of a model the same step. So it
+# cannot choose between plans, and it does not notice a plan that cannot work.
 #
-# ### A design that the envelope likes
+# ### The envelope accepts a design that cannot work
 #
-# Here is one: the 10,000 GPUs of the example, with data parallelism over all of them and saves
-# every ten seconds, so that nothing is lost. `capstone.check` adds up what the envelope does not:
+# Here is such a design: the 10,000 GPUs of the example, with data parallelism over all of them and
+# a checkpoint every ten seconds, so that nothing is lost. `capstone.check` checks what the envelope
+# ignores:
 
 # %% envelope_design
 TEN = capstone.example("ten_thousand_h100")
@@ -156,8 +160,83 @@ print(f"{by_one_number(naive.layout):.1f} s a step by the envelope, as for every
 print(report.verdict(naive, capstone.check(naive)))
 
 # %% [markdown]
-# Memory is week 7's, saves and spares are week 12's, and power is section 6's. The design in the
-# file, from which this one was changed, makes none of these mistakes:
+# Memory is from week 7, checkpoints and spares are from week 12, and power is from section 6.
+#
+# ### Your turn: what does not add up
+#
+# 8 minutes · easy
+#
+# Four of the sentences above begin with these keys. Write the sum behind each: for which keys does
+# a design need more than it has?
+#
+# - `"plan"`: `design.held.total_bytes`, on the GPU that holds most, against the GPU's
+#   `design.cluster.gpu.memory_bytes`.
+# - `"checkpoint.every_s"`: the seconds to write `design.checkpoint_bytes` at
+#   `design.storage.write_bytes_per_s`, against those between saves, `design.checkpoint.every_s`.
+# - `"nodes.num_spares"`: the nodes that are in repair at a time, on average, against
+#   `design.nodes.num_spares`. In `saves.mean_s_to_failure(design)` seconds one node fails, and then
+#   it is away for `design.failures.away_s`.
+# - `"site.power_w"`: the watts of all parts of `bill.power_w(design)`, a dictionary, against
+#   `design.site.power_w`.
+#
+# The check compares with what `capstone.check` says of eight designs.
+#
+# <details><summary>Hint</summary>
+#
+# If a node fails every 5 hours and each is away for 24, then 24 / 5 are away at a time. A
+# comparison for each key, in a dictionary; the set has the keys whose comparison is true.
+#
+# </details>
+
+
+# %% contradictions tags=["turn"]
+def contradictions(design):
+    """The keys of which a design needs more than it has, as a set."""
+    ### BEGIN SOLUTION
+    write_s = design.checkpoint_bytes / design.storage.write_bytes_per_s
+    num_away = design.failures.away_s / saves.mean_s_to_failure(design)
+    drawn_w = sum(bill.power_w(design).values())
+    is_short = {"plan": design.held.total_bytes > design.cluster.gpu.memory_bytes}
+    is_short["checkpoint.every_s"] = write_s > design.checkpoint.every_s
+    is_short["nodes.num_spares"] = num_away > design.nodes.num_spares
+    is_short["site.power_w"] = drawn_w > design.site.power_w
+    return {key for key, short in is_short.items() if short}
+    ### END SOLUTION
+
+
+# %% eight_designs
+HINTS = {
+    "plan": "All bytes of the GPU that holds most, activations among them, against its memory.",
+    "checkpoint.every_s": "The bytes of a save over the store's rate: does it end before the next?",
+    "nodes.num_spares": "The seconds that a node is away, over those between two failures.",
+    "site.power_w": "Everything that draws power counts, and what the building adds.",
+}
+EIGHT = {"the envelope's design": naive, "the example": TEN}
+for key, value in (
+    ("plan__num_chunks", 2),
+    ("checkpoint__every_s", 10),
+    ("checkpoint__every_s", 12),
+    ("nodes__num_spares", 4),
+    ("nodes__num_spares", 5),
+    ("site__power_w", 15e6),
+):
+    name = f"the example with {key.replace('__', '.')} = {value:,.0f}"
+    EIGHT[name] = capstone.changed(TEN, **{key: value})
+
+# %% check_contradictions
+with check.turn("contradictions"):
+    for name, design in EIGHT.items():
+        said = {sentence.split(":")[0] for sentence in capstone.check(design)}
+        wanted, found = said & set(HINTS), set(contradictions(design))
+        if found != wanted:
+            first, *_ = sorted(found ^ wanted)
+            shown = [", ".join(sorted(keys)) or "no key" for keys in (wanted, found)]
+            hint = HINTS.get(first, f"The four keys are {', '.join(HINTS)}.")
+            raise CheckFailed(f"{shown[0]}, of {name}", shown[1], hint)
+    print("Right, for designs on both sides of each limit.")
+
+# %% [markdown]
+# The design in the file, from which the envelope's is derived, makes none of these mistakes:
 
 # %% adds_up
 print(report.verdict(TEN, capstone.check(TEN)))
@@ -165,11 +244,11 @@ print(report.verdict(TEN, capstone.check(TEN)))
 # %% [markdown]
 # ## 4. Build it well
 #
-# ### A cost in parts
+# ### A cost in parts distinguishes plans
 #
-# Lab 10 asked you for a cost of a step. Here is a short one to work with today; your own is the
-# better one for the capstone, because you know what it leaves out. It has no fitted constant.
-# First a layer's kernels, for one micro-batch on one GPU, by week 1's roofline:
+# Lab 10 asked you for a cost function of a step. Here is a short one for this week; your own is
+# better for the capstone, because you know what it leaves out. This one has no fitted constant.
+# First come a layer's kernels, for one micro-batch on one GPU, according to week 11's roofline:
 
 
 # %% layer
@@ -210,8 +289,8 @@ def micro_batch_s(plan):
 
 
 # %% [markdown]
-# Then the data-parallel collectives. Without overlap all of it is waited for. With overlap, what is
-# longer than the work that it runs beside is exposed, and one layer's part at the end:
+# Then come the data-parallel collectives. Without overlap all their time is exposed. With overlap,
+# only the time that exceeds the concurrent work is exposed, plus one layer's part at the end:
 
 
 # %% sharing
@@ -242,8 +321,8 @@ def sharing_s(plan, forward_s, micro_s, gradient_bytes, overlaps):
 
 
 # %% [markdown]
-# And the step: the stage with most to do decides, the pipeline adds its bubble (week 9), and each
-# micro-batch crosses each boundary twice.
+# Last comes the step: the stage with the most work decides, the pipeline adds its bubble (week 9),
+# and each micro-batch crosses each boundary twice.
 
 
 # %% cost_of
@@ -277,10 +356,10 @@ def cost_of(design):
 beside_published(cost_of, "Five published steps beside a cost in parts, computed, nothing fitted")
 
 # %% [markdown]
-# All five are too short, by 6 to 19%, and the envelope's errors were no larger. What has been
-# gained? Not accuracy on these five: 40% is what runs like them reached. **What has been gained is
-# that the plan counts.** Four plans of one model of 39 billion parameters on the same 512 A100 were
-# measured by others (vTrain, MICRO 2024, ground truth in its repository):
+# All five are too short, by 11 to 26%, and the envelope's errors were no larger. The gain is not
+# accuracy on these five: 40% is what such runs reached. **The gain is that the cost depends on the
+# plan.** The authors of vTrain measured four plans of one model of 39 billion parameters on the
+# same 512 A100s (MICRO 2024, ground truth in its repository):
 
 # %% four_plans
 FOUR = [row for row in published_runs.rows() if row.name.startswith("vtrain")]
@@ -303,23 +382,23 @@ for row in FOUR:
 draw.table(table, title="Four plans of 39 billion parameters on 512 A100, measured and computed")
 
 # %% [markdown]
-# The envelope gives all four the same step. The parts find the slowest, whose bubble is large, and
-# put the third of four first. So believe them about differences that are larger than their errors,
-# and about the direction in which a part changes; not about a tenth of a step.
+# The envelope gives all four the same step. The cost in parts finds the slowest plan, whose bubble
+# is large, but ranks the third of the four first. So trust it for differences that are larger than
+# its errors, and for the direction in which a part changes, but not for a tenth of a step.
 #
-# The course's own judge has a finer cost, with every product and every pass of a layer for itself.
-# With nothing fitted, its steps are shorter than these five by 2% for Llama 3 and by 13 to 23% for
-# the others: finer is not closer. All these errors have one sign,
-# because what a cost does not know takes time as well. Of BLOOM it is known: its hosts waited for
-# every kernel.
+# The course's own judge has a more detailed cost, which counts every matmul and every pass over
+# memory of a layer separately. With nothing fitted, its steps are shorter than the published five
+# by 13 to 23%: more detail makes it little more accurate. All these errors have the same sign,
+# because what a cost leaves out takes time as well. For BLOOM the cause is known: its hosts waited
+# for every kernel.
 #
-# ### A machine that you can measure
+# ### Calibrate a machine, and predict a run that was not measured
 #
-# Nobody checks a cost of 10,000 GPUs before they are bought. On a machine that you have, you can:
-# **calibrate** it, which is to measure its few numbers; **predict** a run that was not measured;
-# and then run it. `ws.calibrate` starts two ranks. For some seconds they compute, send to each
-# other and save files. Of each probe the shortest time counts: other work only ever makes one
-# longer.
+# You cannot check a cost for 10,000 GPUs before they are bought. On a machine that you have, you
+# can: **calibrate** it, which means to measure its few parameters; **predict** a run that was not
+# measured; and then run it. `ws.calibrate` starts two ranks. For a few seconds they compute, send
+# to each other and save files. For each probe the shortest time counts, because other work can only
+# make it longer.
 
 # %% calibrated
 machine = ws.calibrate(2, budget_s=2)
@@ -327,8 +406,8 @@ print(machine)
 machine.draw()
 
 # %% [markdown]
-# Rates depend on the shape: a small product is not worth its start, and a pass over a tensor that
-# fits into a cache is several times as fast as one over memory. Two runs to be predicted, of a
+# Rates depend on the shape: for a small matmul the overhead dominates, and a pass over a tensor
+# that fits into a cache is several times as fast as one over memory. You will predict two runs of a
 # network without biases: three layers on one rank, and the same with DDP on two.
 
 
@@ -366,15 +445,15 @@ for name, (*sizes, num_ranks) in HELD_OUT.items():
 #
 # 8 minutes · medium
 #
-# Predict such a step from the rate of a rank's products, the rate at which it moves bytes, and
+# Predict such a step from the rate of a rank's matmuls, the rate at which it moves bytes, and
 # `message_s(size_bytes)`, the seconds of an all-reduce. The update reads a weight and its gradient
-# and writes the weight, 4 bytes each. Leave out everything else, and assume no overlap.
+# and writes the weight, 4 bytes each. Ignore everything else, and assume no overlap.
 #
 # <details><summary>Hint</summary>
 #
-# A layer's forward pass is one product of 2 · batch · width² operations. Backward has two: for the
-# weights, and for what came in. But nobody needs the gradient of the data: the first layer has one
-# product less.
+# A layer's forward pass is one matmul of 2 · batch · width² FLOPs. Backward has two: one for the
+# weights, and one for the inputs. But the gradient of the data is not needed, so the first layer
+# has one matmul less.
 #
 # </details>
 
@@ -414,8 +493,8 @@ with check.turn("linear_step_s"):
         print(f"{name}: yours {units.format_time_s(predicted_s)}, {error}")
 
 # %% [markdown]
-# The calibration is also a **cluster**, on which the program's own record can be priced: every
-# operator at what was measured for its name, its size and its shape.
+# The calibration is also a **cluster**, on which a recording of the program can be priced: each
+# operator takes the time that was measured for its name, its size and its shape.
 
 # %% held_out_on_paper
 table = []
@@ -426,20 +505,21 @@ for name, (*sizes, num_ranks) in HELD_OUT.items():
 draw.table(table, title="Two runs that were not measured before, measured and on paper")
 
 # %% [markdown]
-# How good is that? Where this page was written, on two cores, half of 13 other programs were within
-# 8% of their best steps, and the worst was 29% off. If yours are far off, look at the last line of
-# the calibration first: two ranks that share their cores with other work wait for each other, and
-# no calibration knows how long. On GPUs it is the same work with larger numbers: measure the parts
-# alone, predict the whole, and print the error.
+# How accurate is that? Where this page was written, on two cores, the predictions for half of 13
+# other programs were within 8% of their best steps, and the worst was 29% off. If yours are far
+# off, look at the last line of the calibration first: two ranks that share their cores with other
+# work wait for each other, and no calibration knows how long. On GPUs the procedure is the same
+# with larger numbers: measure the parts separately, predict the whole, and print the error.
 #
-# How floors, rates and overheads are made of raw times, some of which are wrong, is
-# [lab 14](../labs/lab14/lab14.ipynb).
+# [Lab 14](../labs/lab14/lab14.ipynb) shows how to derive floors, rates and overheads from raw
+# times, some of which are wrong.
 #
-# ### Case study 1: 175 billion parameters on 1,024 A100
+# ### Case study 1: 175 billion parameters on 1,024 A100s
 #
-# A team wants to train GPT-3's sizes on 128 nodes of eight A100, with an InfiniBand adapter of 200
-# Gb/s for each GPU. No tensor parallelism, no pipeline: **ZeRO-3** over all GPUs, **hierarchical
-# all-reduces**, and a **checkpoint every 100 steps**. Does it add up? First, memory:
+# A team wants to train a model of GPT-3's size on 128 nodes of eight A100s, with an InfiniBand
+# adapter of 200 Gb/s for each GPU. They plan no tensor parallelism and no pipeline, but **ZeRO-3**
+# over all GPUs, **hierarchical all-reduces**, and a **checkpoint every 100 steps**. Does it add up?
+# Check memory first:
 
 # %% zero_design
 ZERO = capstone.changed(
@@ -458,18 +538,19 @@ for name in ("weights", "gradients", "optimizer", "activations"):
 print(report.verdict(ZERO, capstone.check(ZERO)))
 
 # %% [markdown]
-# Memory is not the problem. 16 bytes for each of 175 billion parameters are 2.8 TB, a thousandth of
-# it is 2.7 GB; two gathered layers are more than the rest of the weights.
+# Memory is not the problem. 16 bytes for each of 175 billion parameters are 2.8 TB, of which each
+# GPU holds 1/1,024, 2.7 GB; two gathered layers take more memory than its shard of the weights.
 #
-# ### What crosses the network
+# ### ZeRO-3 sends 6 bytes a parameter out of each node
 #
 # ZeRO-3 gathers all weights twice, for forward and backward, and reduce-scatters the gradients
-# (week 7). Each is 2 bytes a parameter, and a node is a sender like a GPU was: if the GPUs of a
-# node share what comes in, a gather over n nodes takes (n - 1)/n of the weights *out of each node*.
+# (week 7). Each of the three has 2 bytes a parameter. Treat a node as one sender, as week 7 did
+# with a GPU: if the GPUs of a node share what they receive, a gather over n nodes sends (n - 1)/n
+# of the weights *out of each node*.
 #
-# A variant of it, **hybrid sharding**, shards over groups of g nodes only, and keeps a copy in each
-# group. Then the gathers stay in the group, and each node's part of the gradients, 1/g of them, is
-# all-reduced with the same part in the other groups.
+# **Hybrid sharding** (HSDP) shards only over groups of g nodes, and keeps a copy of the states in
+# each group. Then the gathers stay within the group, and each node's part of the gradients, 1/g of
+# them, is all-reduced with the same part in the other groups.
 #
 # ### Your turn: what a node sends
 #
@@ -480,8 +561,9 @@ print(report.verdict(ZERO, capstone.check(ZERO)))
 #
 # <details><summary>Hint</summary>
 #
-# Three collectives over g nodes, each (g - 1)/g of 2 bytes a parameter. Then an all-reduce among
-# n/g nodes, of 1/g of the gradients: by a ring each node sends 2 (r - 1)/r of it, with r = n/g.
+# Three collectives run over g nodes, each with (g - 1)/g of 2 bytes a parameter. Then an all-reduce
+# of 1/g of the gradients runs among n/g nodes: in a ring each node sends 2 (r - 1)/r of it, where r
+# is n/g.
 #
 # </details>
 
@@ -515,7 +597,8 @@ with check.turn("node_sends_bytes"):
     print("Right, with one group, with 16, with copies in every node, and with two nodes.")
 
 # %% [markdown]
-# How small may a group be? Its GPUs hold a copy of all states and have to leave room for the rest:
+# How small can a group be? Its GPUs together hold a copy of all states and must have room for the
+# rest:
 
 
 # %% groups
@@ -537,19 +620,21 @@ for num_in_group in (1, 4, 8, 16, 128):
 draw.table(table, title="175 billion parameters on 128 nodes, one micro-batch, computed")
 
 # %% [markdown]
-# Here hybrid sharding saves next to nothing. It pays where a copy fits into **one node**, where
-# gathers never leave it. A model that needs eight nodes for a copy sends nearly as much as
-# over 128. What does get better with the group is latency: 8 hops instead of 128.
+# Here hybrid sharding saves next to nothing. It pays if a copy fits into **one node**, because then
+# gathers never leave the node. A model that needs eight nodes for a copy sends nearly as much as
+# one sharded over 128. Only latency improves with a smaller group: 8 hops instead of 128.
 #
-# And the network is **not** what forbids the plan: a terabyte out of every node in 5.4 s, twice a
-# step, beside some 25 s of work. If, that is, the collectives use all eight adapters at once.
+# And the network does **not** rule out the plan: a terabyte leaves every node in 5.4 s, twice a
+# step, while about 25 s of work are done. That is, if the collectives use all eight adapters at
+# once.
 #
-# ### A hierarchical all-reduce
+# ### Hierarchical all-reduces use all adapters of a node, and NCCL does so already
 #
-# That is what "hierarchical" is about. One ring through all ranks enters and leaves a node through
-# one adapter each, and has 2 · 1,023 steps. The hierarchical one reduces inside the node first,
-# so that each GPU has an eighth, all-reduces the eighths among the nodes through eight adapters at
-# the same time, and gathers inside. NCCL builds as many rings as there are adapters:
+# A hierarchical all-reduce does use all of them. A single ring through all ranks enters and leaves
+# a node through one adapter each, and has 2 · 1,023 steps. The hierarchical one reduce-scatters
+# within the node first, so that each GPU has an eighth, all-reduces the eighths among the nodes
+# through eight adapters at the same time, and all-gathers within the node. NCCL builds as many
+# rings as there are adapters:
 
 # %% hierarchical
 where, table = ZERO.cluster, []
@@ -566,16 +651,17 @@ for name, size_bytes in (("1 MB", 1e6), ("32 MB", 32e6), ("1 GB", 1e9), ("350 GB
 draw.table(table, title="An all-reduce over 1,024 A100 in 128 nodes, computed")
 
 # %% [markdown]
-# The hierarchy is worth a factor of four to a hundred against one ring. Today's NCCL does better
-# still, because its trees and rings do all three phases at the same time. So a design need not ask
-# for hierarchical all-reduces any more. It must not *lose* them, by ranks in an order that puts a
-# node's GPUs far apart or by a program that sums in a ring of its own.
+# The hierarchical all-reduce is four to a hundred times as fast as one ring. Today's NCCL is faster
+# still, because its trees and rings overlap all three phases. So a design need no longer ask for
+# hierarchical all-reduces. But it must not *prevent* them, with a rank order that puts a node's
+# GPUs far apart or with a program that implements its own ring.
 #
-# ### Does it add up in time?
+# ### On paper the step adds up; the published step is up to five times as long
 #
-# The cost says yes: the network's seconds hide. Now look at what was published of the same plan.
-# SC21's table 2 trained the same model by ZeRO-3 with a batch of 1,536 sequences. Its TFLOP/s count
-# the recomputation, so the cost's are counted alike here:
+# Does the plan add up in time? According to the cost it does: the network's seconds are hidden. Now
+# compare it with published results for the same plan. SC21's table 2 reports the same model trained
+# with ZeRO-3 and a batch of 1,536 sequences. Its TFLOP/s include recomputation, so here the cost's
+# do, too:
 
 # %% zero_published
 table = []
@@ -597,14 +683,14 @@ draw.table(table, title="ZeRO-3, 175 billion parameters, published (SC21, table 
 
 # %% [markdown]
 # On 384 GPUs the computed step is 38% too short. On 1,536 it is too short by a factor of five, and
-# nothing in the design file says why. **A design that adds up is one that nothing forbids; it is
-# not one that works.** What the published rows show: with twice the GPUs the step got a fifth
-# shorter, and with four times the GPUs not any shorter still. So something took time that does not
-# shrink with the share of the batch, as gathers do that nothing hides. Week 7 came to the same
-# place by R/β.
+# nothing in the design file explains why. **A design that adds up is not ruled out, but that does
+# not mean that it works.** In the published rows, the step gets a fifth shorter with twice the
+# GPUs, and no shorter than that with four times the GPUs. So some part of the step does not shrink
+# with the rank's share of the batch, as with gathers that are not hidden. Week 7 reached the same
+# conclusion from R/β.
 #
-# What the same authors did with the same GPUs, tp8 pp16 dp8, is in the file `gpt_175b`. The two
-# plans side by side, where both are computed:
+# The file `gpt_175b` has the plan that the same authors used on the same GPUs, tp8 pp16 dp8.
+# Compare the two plans, both computed:
 
 # %% two_plans
 table = []
@@ -622,15 +708,16 @@ for design in (ZERO, capstone.changed(GPT_3, data__global_batch=2048)):
 draw.table(table, title="Two plans for 175 billion parameters on 1,024 A100, computed")
 
 # %% [markdown]
-# On paper ZeRO-3 is the quicker one by a quarter: no bubble, no collectives inside a layer. The
-# published rows say the opposite, 44 TFLOP/s against 141 on 1,536 GPUs (SC21, table 2). The last
-# column is the reason to have been careful. The paper's plan sends a twentieth as much out of a
-# node, so that it needs little to go well; the other one needs everything to.
+# On paper ZeRO-3 is faster by a quarter: it has no bubble and no collectives inside a layer. The
+# published rows show the opposite, 44 TFLOP/s against 141 on 1,536 GPUs (SC21, table 2). The last
+# column is the warning. The paper's plan sends a twentieth as much out of a node, so it tolerates
+# poor overlap; ZeRO-3 works only if overlap is nearly perfect.
 #
 # ### A checkpoint every 100 steps
 #
-# A save has 14 bytes a parameter. The store of the paper's cluster took 273 GB/s (section 5.10).
-# How often do 128 nodes fail? By BLOOM's rate, or by OPT's, which was five times as high:
+# A checkpoint has 14 bytes a parameter. The storage of the paper's cluster reached 273 GB/s
+# (section 5.10). How often do 128 nodes fail? The table uses BLOOM's rate, and OPT's, which was
+# five times as high:
 
 # %% hundred_steps
 PARAMETERS = f"{ZERO.shape.num_parameters / 1e9:.0f} billion parameters"
@@ -650,18 +737,19 @@ size = units.format_bytes(ZERO.checkpoint_bytes)
 draw.table(table, title=f"A save of {size} after every 100 steps of {ZERO_S:.0f} s, computed")
 
 # %% [markdown]
-# It adds up. Saving costs less than half a percent. At BLOOM's rate Young's interval is 80 steps,
-# and 100 is as good. At OPT's rate 100 steps are three times too many, which costs a percent or
-# two. **The verdict on case study 1**: memory, bytes and saves add up; the step does on paper, and
-# did not in 2021.
+# The checkpoints add up. Saving costs less than half a percent. At BLOOM's rate Young's interval is
+# 80 steps, and 100 is as good. At OPT's rate 100 steps are three times too many, which costs a
+# percent or two. **The verdict on case study 1**: memory, bytes and checkpoints add up; the step
+# adds up on paper, but did not in 2021.
 
 # %% [markdown]
 # ### Case study 2: nodes that come and go
 #
-# The second team rents what nobody else wants: 64 nodes of eight GPUs, each of which is **taken
-# back** every 200 hours on average and given back six hours later. A replica of their model takes
-# four nodes, so there are sixteen replicas. Three months of that, and the policies that come to
-# mind first. A save stalls for 5 s and is whole after 40; a start takes five minutes.
+# The second team rents spare capacity (spot instances): 64 nodes of eight GPUs, each of which is
+# **taken back** every 200 hours on average and returned six hours later. A replica of their model
+# takes four nodes, so there are sixteen replicas. The next cells simulate three months of that with
+# the most obvious policies. A checkpoint stalls training for 5 s and is complete after 40 s; a
+# restart takes five minutes.
 
 # %% come_and_go
 NODES, SPAN_S = 64, 90 * DAY_S
@@ -701,24 +789,25 @@ POLICIES = [
 draw.table(POLICIES, title="64 nodes that come and go, 90 days, simulated")
 
 # %% [markdown]
-# To wait is to lose nearly everything: with two nodes away on average, all 64 are rarely there.
-# Spares help most, but six more nodes have to be had; of the work of all 70, less counts than of 64
-# that go on with fewer. And "any number" is not a plan of this model: a replica needs four nodes,
-# and half of one trains nothing.
+# A job that waits loses nearly all of its time: with two nodes away on average, all 64 are rarely
+# there. Spares help most, but they take six more nodes; a smaller share of the work of all 70
+# counts than of 64 nodes that continue when some are away. And "any number" is not a plan for this
+# model: a replica needs four nodes, and half a replica trains nothing.
 #
 # ### Your turn: whole replicas
 #
 # 10 minutes · medium
 #
-# Write a policy that uses whole replicas only. After a failure, start on as many as the healthy
-# nodes allow. When nodes come back, growing costs a start of five minutes for everybody: grow only
-# if at least `worth` more nodes can be used than now. Save every `save_s`.
+# Write a policy that uses only whole replicas. After a failure, start as many as the healthy nodes
+# allow. When nodes come back, growing costs all nodes a restart of five minutes: grow only if at
+# least `worth` more nodes can be used than now. Save every `save_s`.
 #
 # <details><summary>Hint</summary>
 #
-# `status.num_nodes` are the nodes in use, 0 after a failure and at the start. Round
+# `status.num_nodes` is the number of nodes in use, 0 after a failure and at the start. Round
 # `min(status.num_healthy, 64)` down to a multiple of 4. If nodes are in use, and the gain is
-# smaller than `worth`, stay. A count of 0 is not allowed: take 4, and the job waits.
+# smaller than `worth`, keep their number. A plan of 0 nodes is not allowed: ask for 4, and the job
+# waits.
 #
 # </details>
 
@@ -762,8 +851,8 @@ with check.turn("elastic"):
     print("Right, after failures and when nodes come back.")
 
 # %% [markdown]
-# And how often to save? Some node is taken every three hours. Young says the root of twice the
-# stall times that:
+# How often should the job save? On average a node is taken every three hours. By Young's formula
+# the interval is the square root of twice the stall times these three hours:
 
 
 # %% whole_replicas
@@ -790,13 +879,14 @@ POLICIES += [
 draw.table(POLICIES, title="64 nodes that come and go, 90 days, simulated", marked=[6])
 
 # %% [markdown]
-# Whole replicas cost a little against any number. When to grow hardly matters here, because the
-# next failure comes within hours and starts everybody anyway. More frequent saves bring what is
-# lost from five percent to under two. What is left is *starting*, some eight hundred times five
-# minutes, after failures and to grow, and the nodes that are not there.
+# Whole replicas cost a little, compared with any number of nodes. When to grow hardly matters here,
+# because the next failure comes within hours and restarts all nodes anyway. More frequent
+# checkpoints reduce *lost* from five percent to under two. What remains is *starting*, about eight
+# hundred times five minutes, after failures and for growth, and the nodes that are away.
 #
-# **The batch.** With fifteen replicas in place of sixteen, who does their work? Either the batch
-# shrinks and the learning rate with it (week 12), or the batch stays and each replica does more:
+# **The batch.** With fifteen replicas instead of sixteen, what happens to the missing replica's
+# work? Either the batch shrinks and the learning rate with it (week 12), or the batch stays and
+# each replica does more:
 
 # %% the_batch
 table = []
@@ -809,17 +899,18 @@ for replicas in (16, 15, 14, 12):
 draw.table(table, title="A batch of 1,024 micro-batches on fewer replicas, computed")
 
 # %% [markdown]
-# The batch stays at the cost of a percent or so of idling, because 1,024 does not divide by 15.
-# The state moves by itself: a new node loads its shard of the last checkpoint (week 12's DCP).
+# The batch can stay at a cost of about one percent of idle time, because 15 does not divide 1,024.
+# The state needs no extra work: a new node loads its shard of the last checkpoint (week 12's DCP).
 
 # %% [markdown]
 # ## 5. At scale: three systems that were built
 #
-# ### How they were laid out
+# ### All three keep tp within a node
 #
-# Llama 3 405B on 16,384 H100 (Llama Team 2024, section 3.3 and table 4), a trillion parameters on
-# 3,072 A100 (SC21: Narayanan et al. 2021, table 1) and BLOOM on 384 A100 (the chronicles of its
-# training). `held` is the estimate of `ws.plan` for the GPU that holds most.
+# The three systems are Llama 3 405B on 16,384 H100s (Llama Team 2024, section 3.3 and table 4), a
+# trillion parameters on 3,072 A100s (SC21: Narayanan et al. 2021, table 1) and BLOOM on 384 A100s
+# (the chronicles of its training). `held` is the memory that `ws.plan` estimates for the GPU that
+# needs most.
 
 # %% layouts
 THREE = [LLAMA, GPT_1T, BLOOM]
@@ -835,10 +926,11 @@ for design in THREE:
 draw.table(table, title="Three published layouts, run by the cost of section 4, computed")
 
 # %% [markdown]
-# One pattern, three times. **tp is at most a node**: what nobody can hide stays on NVLink. **pp is
-# what the model needs**: the trillion takes 64 stages, because no ZeRO shared its states; BLOOM's
-# 176 billion take 12, Llama's 405 billion 16. **dp is the rest**, and the batch is its limit: Llama
-# has 16 sequences a replica for 16 stages, so that the bubble counts. Where does the time go?
+# All three follow one pattern. **tp is at most a node**: communication that cannot be hidden stays
+# on NVLink. **pp is what the model needs**: the trillion takes 64 stages, because its states were
+# not sharded by ZeRO; BLOOM's 176 billion take 12, Llama's 405 billion 16. **dp is the rest**, and
+# the batch limits it: Llama has 16 sequences a replica for 16 stages.
+# Where does the time go?
 
 # %% where_time_goes
 table = []
@@ -853,32 +945,45 @@ draw.table(table, title="Shares of the step, computed")
 report.time_picture(RUNS[LLAMA.name])
 
 # %% [markdown]
-# Llama's bubble is the price of 16 sequences a replica. How large it is depends on something that
-# the paper does not print: in how many **chunks** a GPU holds its stage. Figure 6 draws two, and
-# the file takes that. What if it was another number?
+# Llama's bubble is the price of 16 sequences a replica. Its size depends on something that the
+# paper does not print: how many **chunks** (virtual stages) a GPU has. Figure 6 draws two. But
+# table 4 has two rows that differ only in the number of GPUs, at the same batch: with 8,192 GPUs a
+# replica has 32 sequences, and a GPU reaches 430 TFLOP/s; with 16,384 it has 16, and a GPU reaches
+# 400, **7% less**. The paper gives the smaller batch of a replica as the reason (section 3.3.2). A
+# stage has (126 + 2)/16 = 8 layers, so it can be 1, 2, 4 or 8 chunks. How much would each of them
+# lose by its bubble alone?
+
 
 # %% chunks
+def idle(num_chunks, num_sequences, num_stages=16):
+    """Week 9's bubble: the share of a step in which a stage has nothing to do."""
+    return (num_stages - 1) / (num_chunks * num_sequences + num_stages - 1)
+
+
 table = []
 for num_chunks in (1, 2, 4, 8):
     schedule = "interleaved" if num_chunks > 1 else "1f1b"
     design = capstone.changed(LLAMA, plan__num_chunks=num_chunks, software__schedule=schedule)
-    parts = cost_of(design)(design.layout)
-    step_s = sum(parts.values())
-    row = {"chunks": num_chunks, "bubble": f"{parts['bubble_s'] / step_s:.1%}", "step_s": step_s}
-    table.append({**row, "error": f"{step_s / LLAMA.published.step_s - 1:+.1%}"})
-draw.table(table, title="Llama 3's step by an assumption that the paper leaves open, computed")
+    step_s = sum(cost_of(design)(design.layout).values())
+    lost = (1 - idle(num_chunks, 16)) / (1 - idle(num_chunks, 32)) - 1
+    row = {"chunks": num_chunks, "idle": f"{idle(num_chunks, 16):.1%}", "step_s": step_s}
+    row["error"] = f"{step_s / LLAMA.published.step_s - 1:+.1%}"
+    table.append({**row, "8,192 to 16,384 GPUs": f"{lost:+.1%}"})
+draw.table(table, title="Llama 3's step by the number of chunks, computed")
 
 # %% [markdown]
-# The error goes from +22% to -26% with one unpublished number. So Llama's small error in the table
-# above proves nothing: it is that of the cost and that of the assumption together, and they may
-# cancel. BLOOM's and the trillion's layouts are published whole, and their errors are the cost's.
+# More GPUs can only lose something else as well. One, two or four chunks would already have lost
+# more than 7% by the bubble: **there were eight**, one layer each, unless the team changed their
+# number between the two runs. So the file has eight. With two, the error of the cost would have
+# been -6% instead of -26%, because of a bubble that was not there. As long as a number is free, a
+# small error proves nothing: look for a second measurement that fixes it.
 #
-# ### A layer on paper
+# ### A layer of torch's program on paper takes longer than the cost says
 #
-# The kernels of the cost are formulas. Another way to the same number is a **program on paper**
-# (week 7): layers from the middle of Llama's pipeline, cut by torch's tensor parallelism as in week
-# 10, as one of 16,384 ranks. It is recorded with one layer and with two, so that the difference is
-# a layer. The bubble is then added by formula, as in the cost.
+# In the cost, the kernels are formulas. A different way to the same number is a **program on
+# paper** (week 7): layers from the middle of Llama's pipeline, split by torch's tensor parallelism
+# as in week 10, on one of 16,384 ranks. The program is recorded with one layer and with two, so
+# that the difference is one layer. The bubble is then added by formula, as in the cost.
 
 
 # %% a_stage
@@ -920,16 +1025,87 @@ for name, layer, waits in (
 draw.table(table, title="A layer of Llama 3 405B, one sequence, tp 8, computed and on paper")
 
 # %% [markdown]
-# The two lie on both sides of the published step. The program's layer works longer: it is eager
-# torch, whose every pass over memory is an operator of its own, and it has no sequence parallelism,
-# so that each of the eight ranks makes the passes between its products over all tokens (week 8).
-# The cost assumes fused passes, each on an eighth. The program of the published step is not
-# printed, so that neither can be called the right one.
+# The program's layer takes longer than the cost says, and with it the step is within 2% of the
+# published one. In eager torch every pass over memory is a separate operator, and without sequence
+# parallelism each of the eight ranks makes the passes between its matmuls over all tokens (week 8).
+# The cost assumes fused passes, each over an eighth of the tokens. The program behind the published
+# step is not available, so such an agreement may be luck: of other programs, half are further off
+# than 12% on paper (week 10).
 #
-# ### From steps to weeks
+# ### Days are off further than steps
 #
-# `capstone.run` does the rest: failures at the published rates, saves, restarts, repairs. Beside it
-# stands what was published of the calendar:
+# The number of steps times the seconds of a step are the days of a job that never fails. A job that
+# fails trains in pieces. What no complete save holds is lost at each failure, and then the job has
+# to start again. The share of all time that is training and counts is its **goodput**: the days,
+# divided by it, are those of the calendar.
+#
+# ### Your turn: the training that counts
+#
+# 10 minutes · medium
+#
+# The job trains for `save_after_s`, stands still for `stall_s` until the save is complete, and goes
+# on. `failures_s` are the moments at which a node fails, in seconds since the first step, in order.
+# A failure stops whatever the job does, and a start of `start_s` follows, in which the next failure
+# may already come. How many seconds of training do complete saves hold at the last failure? The
+# check plays the same failures with `outages.endure`.
+#
+# <details><summary>Hint</summary>
+#
+# From a start to the next failure, only whole cycles of training and save count: how many fit? If
+# the failure comes before the start is over, none does, and not a negative number of them.
+#
+# </details>
+
+
+# %% counted_s tags=["turn"]
+def counted_s(failures_s, save_after_s, stall_s, start_s):
+    """Seconds of training in complete saves at the last of these failures."""
+    ### BEGIN SOLUTION
+    trained_s = begin_s = 0.0
+    for failure_s in failures_s:
+        num_saves = max(failure_s - begin_s, 0.0) // (save_after_s + stall_s)
+        trained_s += num_saves * save_after_s
+        begin_s = failure_s + start_s
+    return trained_s
+    ### END SOLUTION
+
+
+# %% given_of
+def given_of(design):
+    """The moments of failures in a design's training, drawn, and the seconds of its saves."""
+    span_s = design.num_steps * design.published.step_s
+    drawn = outages.draw(saves.causes(design), design.nodes.num_nodes, span_s, seed)
+    moments = [failure.time_s for failure in drawn]
+    return moments, design.checkpoint.every_s, saves.stall_s(design), saves.start_s(design)
+
+
+def endured_s(moments, save_after_s, stall_s, start_s):
+    """The same by the simulator, for a node that is back at once."""
+    failures = [outages.NodeFailure(time_s, 0, "given") for time_s in moments]
+    job, span_s = TrainingJob(1, stall_s, start_s), moments[-1] + 1e-3
+    return span_s * outages.endure(save_after_s, job, failures, span_s).goodput
+
+
+# %% check_counted_s
+SMALL = {
+    "Only a complete save holds training.": ([950], 300, 20, 60),
+    "After a failure the job starts, for 200 s, before it trains.": ([1000, 5000], 300, 20, 200),
+    "A start that a failure stops begins again.": ([1000, 1100, 4750], 300, 20, 200),
+}
+
+with check.turn("counted_s"):
+    for hint, given in SMALL.items():
+        what = "seconds for failures_s {}, save_after_s {}, stall_s {}, start_s {}".format(*given)
+        check.expect_close(float(counted_s(*given)), endured_s(*given), what, hint)
+    print("Right. Days of training, over the goodput of your function, and by capstone.run:")
+    for name, run in RUNS.items():
+        given = given_of(run.design)
+        goodput = counted_s(*given) / given[0][-1]
+        print(f"  {name}: {run.training_days / goodput:.1f} and {run.days:.1f} days")
+
+# %% [markdown]
+# `capstone.run` does this with spares that can run out, and with checkpoints that are complete only
+# after the job has gone on. The table compares its days with the published ones:
 
 # %% calendar
 table = []
@@ -945,22 +1121,23 @@ for name, run in RUNS.items():
 draw.table(table, title="Days of three systems, simulated, beside what was published")
 
 # %% [markdown]
-# BLOOM's days are GPU-hours over 384 GPUs, and so are Llama's over 16,384. Pauses and ramps of the
-# batch are in them, and Llama's longer sequences at the end (section 3.4.2), but not in ours. Where
-# all days are published, ours are off further than the steps.
+# BLOOM's published days are its GPU-hours divided by 384, and Llama's are its GPU-hours divided by
+# 16,384. They include pauses, batch-size ramp-up, and Llama's longer sequences at the end (section
+# 3.4.2); ours do not. Where all days are published, ours are off further than the steps.
 #
-# ### What one more unit buys
+# ### Sensitivity: what a tenth more of each resource gains
 #
-# The strongest question to a model is not "how long?" but "what if?". `capstone.gains` gives a
-# system a tenth more of each rate, a spare more, a replica more:
+# The most useful question to ask a model is not "how long?" but "what if?". `capstone.gains` is a
+# sensitivity analysis: it gives a system a tenth more of each rate, one more spare, one more
+# replica:
 
 # %% gains
 report.gain_table(capstone.gains(RUNS[LLAMA.name], cost_of(LLAMA))[:7])
 
 # %% [markdown]
-# Faster products first, as they are most of the step. A tenth more of the network brings a tenth of
-# that: the plan was chosen so that the network hides. **A resource that buys nothing is not the
-# bottleneck**, under this plan.
+# Faster matmuls gain most, because they are most of the step. A network that is a tenth faster
+# gains a tenth of that: the plan was chosen so that communication is hidden. **A resource whose
+# increase gains nothing is not the bottleneck**, under this plan.
 
 # %% [markdown]
 # ### Find the bug: were the old systems better?
@@ -968,7 +1145,7 @@ report.gain_table(capstone.gains(RUNS[LLAMA.name], cost_of(LLAMA))[:7])
 # 8 minutes · medium
 #
 # A colleague ranks the systems by their utilisation. The sources give TFLOP/s a GPU: 400 for
-# Llama 3, 163 for the trillion, 149 for BLOOM. Here is the program, and what it finds.
+# Llama 3, 163 for the trillion, 149 for BLOOM. Here is the colleague's program.
 
 # %% utilisation_as_it_was
 PUBLISHED_TFLOPS = {LLAMA.name: 400, GPT_1T.name: 163, BLOOM.name: 149}
@@ -984,13 +1161,13 @@ for design in THREE:
     print(f"{design.name}: {utilisation_as_it_was(design):.1%}")
 
 # %% [markdown]
-# So the A100 of 2021 did better than the H100 of 2024? Find out what each figure is a figure *of*,
-# and write the comparison again, so that all three count the same: **the model's own operations**.
-# You have `design.published.step_s`, `design.layout` and `plan.model.flops(num_tokens, length)`.
+# So were the A100s of 2021 better used than the H100s of 2024? Find out *what* each figure counts,
+# and write the comparison again, so that all three count the same: **the model's own FLOPs**. You
+# have `design.published.step_s`, `design.layout` and `plan.model.flops(num_tokens, length)`.
 #
 # <details><summary>Hint</summary>
 #
-# Look at `recompute` in the table of layouts. Who counts the second forward pass as work?
+# Look at `recompute` in the table of layouts. Which sources count the second forward pass as work?
 #
 # </details>
 
@@ -1025,9 +1202,9 @@ with check.turn("utilisation"):
 
 # %% [markdown]
 # **What it was**: two of the three count every forward pass twice, because they ran it twice. Four
-# thirds of 39% are 52%. Counted alike, Llama 3 is first. **What finds it**: never compare two
-# figures before you know what each is divided by, and what it counts: recomputation, the half of
-# attention that the mask discards, a peak with sparsity.
+# thirds of 39% are 52%. With equal counting, Llama 3 is first. **What finds it**: before you
+# compare two figures, find out what each is divided by, and what it counts: recomputation, the half
+# of attention that the mask discards, a peak with sparsity.
 
 # %% [markdown]
 # ## 6. Ten thousand GPUs
@@ -1035,20 +1212,21 @@ with check.turn("utilisation"):
 # ### The network
 #
 # 1,250 nodes and 30 spares have 10,240 adapters of 400 Gb/s. A switch has 64 ports. In a **full fat
-# tree** each switch below the top has as many ports up as down, so that any half of the adapters
-# can send to the other half at full rate.
+# tree** each switch below the top has as many ports up as down, so any half of the adapters can
+# send to the other half at full rate.
 #
 # ### Your turn: count the switches
 #
 # 8 minutes · medium
 #
-# Three levels: leaves, spines, cores. Each adapter takes a port of a leaf. A leaf and a spine have
-# half their ports down, half up; a core has all of them down. How many of each?
+# The tree has three levels: leaves, spines and cores. Each adapter takes a port of a leaf. A leaf
+# and a spine have half their ports down, half up; a core has all of them down. How many of each are
+# needed?
 #
 # <details><summary>Hint</summary>
 #
-# Count cables. Between adapters and leaves there are as many as adapters. How many go up from the
-# leaves? Round up where it does not divide.
+# Count cables. There are as many between adapters and leaves as there are adapters. How many go up
+# from the leaves? Round up where a division leaves a remainder.
 #
 # </details>
 
@@ -1092,14 +1270,15 @@ print(report.verdict(TEN, capstone.check(with_switches((counts[0] - 1, *counts[1
 print(report.verdict(TEN, capstone.check(with_switches((*counts[:2], counts[2] // 2)))))
 
 # %% [markdown]
-# (One leaf less, and half the cores, do not pass.) NVIDIA's SuperPOD reference architecture (2025)
-# has the same rule: n/32, n/32 and n/64 switches for n ports.
+# (With one leaf less, or with half the cores, the design does not pass.) NVIDIA's SuperPOD
+# reference architecture (2025) has the same rule: n/32, n/32 and n/64 switches for n ports.
 #
 # ### Power and cooling
 #
-# What draws how much? Nodes and plugs at the most that they may draw, a switch at what is typical
-# without its plugs, and what the building adds. `hardware.NODES` and `SWITCHES` name the source and
-# the date of each; the node's is read at second hand, and the switch's is from memory:
+# How much power does each part draw? The table counts nodes and plugs (the pluggable transceivers)
+# at their maximum, switches at their typical power without plugs, and what the building adds.
+# `hardware.NODES` and `SWITCHES` name the source and the date of each; the node's figure comes from
+# a secondary source, and the switch's is from memory:
 
 # %% power
 table = []
@@ -1125,20 +1304,21 @@ price = TEN.prices.usd_per_kwh
 draw.table(table, title=f"The same equipment in three buildings, {price} $/kWh (2023), computed")
 
 # %% [markdown]
-# Switches and plugs together draw a fifteenth of it; what the building adds is more. All of it
-# becomes heat, and has to be cooled away: a rack of the example has four nodes, 41 kW.
+# Switches and plugs together draw a fifteenth of the power; what the building adds is more. All of
+# it becomes heat that cooling must remove: a rack of the example has four nodes, 41 kW.
 #
 # ### Price
 #
-# Prices of this market move by half in a year, so a price is a **parameter with a date**. Three
-# prices of an H100-hour, and the example that owns its equipment, written off over four years:
+# Prices in this market change by half in a year, so a price is a **parameter with a date**. The
+# table has three prices of an H100-hour, and the example that owns its equipment, written off over
+# four years:
 
 # %% price
 ten = capstone.run(TEN, cost_of(TEN))
 table = []
 for usd, source in (
-    (1.70, "index, October 2025"),
-    (2.95, "median of 37 providers, 20 May 2026"),
+    (1.70, "contract of a year, October 2025"),
+    (2.95, "on demand, median of 37, 20 May 2026"),
     (12.29, "AWS p5, list price before June 2025"),
 ):
     design = capstone.changed(TEN, prices__usd_per_gpu_hour=usd, budget__pays="rent")
@@ -1154,13 +1334,13 @@ draw.table(table, title=f"{ten.days:.0f} days of {TEN.name}, computed")
 report.summary(ten)
 
 # %% [markdown]
-# Whether to own or to rent is not in that table: an owner pays for the days without work, too. At
-# which share of busy days do the two cost the same? Problem 4 asks.
+# That table does not answer whether to own or to rent: an owner also pays for days without work. At
+# what share of busy days do the two cost the same? Problem 4 asks that.
 #
 # ### Carbon
 #
-# Two runs were published with their energy and their carbon. Both count what others leave out, and
-# not the same things:
+# Two runs were published with their energy and their carbon emissions. Both count more than is
+# usual, but not the same things:
 
 # %% carbon
 LLAMA_GPU_HOURS, LLAMA_TONNES = 30.84e6, 8930  # model card of Llama 3.1, location-based (2024)
@@ -1181,11 +1361,12 @@ for name, kwh, tonnes in (
 draw.table(table, title="Energy and carbon of two runs, published and computed")
 
 # %% [markdown]
-# Llama's 414 g/kWh holds its building as well: the card counts "peak power per GPU adjusted for
-# PUE". BLOOM's 57 g is France's grid alone; its authors add 14.6 t for idle nodes and 11.2 t for
-# making the hardware, 50.5 t in all. On the other's grid BLOOM's GPUs would have emitted seven
-# times as much. **Where it runs matters more than how well it runs.** And market-based, the same
-# card prints 0 t for Llama: read which method it was.
+# Llama's 414 g/kWh includes its building: the card counts a GPU's peak power, "adjusted for power
+# usage efficiency". BLOOM's 57 g is only France's grid; its authors add 14.6 t for idle nodes and
+# 11.2 t for making the hardware, 50.5 t in all. At Llama's 414 g/kWh BLOOM's GPUs would have
+# emitted seven times as much. **Where a job runs matters more than how efficiently it runs.** And
+# with market-based accounting, the same card prints 0 t for Llama: check which method a figure
+# uses.
 
 # %% our_carbon
 kwh = ten.energy_kwh
@@ -1194,10 +1375,10 @@ for name, tonnes_per_kwh in intensity.items():
     print(f"  at the {1e6 * tonnes_per_kwh:.0f} g/kWh of {name}: {kwh * tonnes_per_kwh:,.0f} t")
 
 # %% [markdown]
-# ### Many designs at once
+# ### Two designs are on the Pareto front of days and dollars
 #
-# Which design is best? There is no such thing; there are those that no other beats in both days
-# and dollars. `sweep` tries all combinations, checks each, and prices what adds up:
+# No single design is best. The **Pareto front** is the set of designs that no other design beats in
+# both days and dollars. `sweep` tries all combinations, checks each, and prices those that add up:
 
 # %% sized
 SPARES = {25: 6, 50: 12, 125: 30}  # nodes, by replicas: whole units of 32 nodes with them
@@ -1236,21 +1417,22 @@ days_against_dollars(found, "Days against cost, simulated; owned equipment")
 
 # %% [markdown]
 # Two designs are on the front. With 4,000 GPUs the same training takes 2.3 times the days of
-# 10,000, and costs 4% less: fewer failures stop a smaller job, and each replica has more
-# micro-batches, so that the bubble is smaller. With 2,000 it costs more again, because the file's
-# store costs 20 million dollars whatever the size, and is paid for all the days. Full recomputation
-# is never on the front: what fits without it is quicker. What a day is worth, the picture cannot
-# say.
+# 10,000, and costs 4% less: a smaller job has fewer failures, and each replica has more
+# micro-batches, so the bubble is smaller. With 2,000 GPUs it costs more again, because the file's
+# storage costs 20 million dollars whatever the size of the job, and is paid for all the days. Full
+# recomputation is never on the front: designs that fit without it are faster. The picture cannot
+# show what a day is worth to you.
 #
 # ### Explore
 #
-# The same design: its replicas, its chunks, its saves and its building. Two chunks do not fit: why?
+# Vary the same design: its replicas, its chunks, its checkpoints and its building. Two chunks do
+# not fit: why?
 #
 # <details><summary>Answer</summary>
 #
-# The first stage works ahead before its first backward comes. With v chunks a GPU it keeps the
-# activations of 2 (pp - 1) + (v - 1) pp + 1 chunks, each 1/v of its layers: with pp = 10, of 14.5
-# whole stages for two chunks, 12.25 for four and 11.5 for six (week 9).
+# The first stage runs several forwards before its first backward. With v chunks a GPU it keeps the
+# activations of 2 (pp - 1) + (v - 1) pp + 1 chunks, each with 1/v of its layers: with pp = 10, that
+# is 14.5 full stages for two chunks, 12.25 for four and 11.5 for six (week 9).
 #
 # </details>
 
@@ -1277,9 +1459,9 @@ def designed(dp=125, num_chunks=4, save_every_min=15, pue=1.2):
 explore(designed, dp=[125, 50, 25], num_chunks=[4, 2, 6], save_every_min=(1, 120), pue=(1.05, 1.8))
 
 # %% [markdown]
-# ### Formula beside run
+# ### Formula, simulation and publication compared
 #
-# What of this page can be checked by a second way?
+# Which results of this page can be checked by a second method?
 
 
 # %% formula_beside_run
@@ -1304,21 +1486,21 @@ table[-1]["error"] = f"{100 * (days / GPT_3.published.training_days - 1):+.1f}%"
 draw.table(table, title="Formula beside simulation and publication")
 
 # %% [markdown]
-# The goodput agrees with Daly's model to a few tenths of a point, although the simulated job has
-# spares, repairs and saves in the background, and the days agree with equation 4. **Neither says
-# that a step is right.** That took published steps, and there the errors are 6 to 19%, and a factor
-# of five where a plan met what the cost does not know.
+# The goodput agrees with Daly's model to a few tenths of a percentage point, although the simulated
+# job has spares, repairs and asynchronous checkpoints, and the days agree with equation 4.
+# **Neither shows that a step is right.** That needs published steps, and there the errors are 11 to
+# 26%, and a factor of five for a plan that depends on something the cost leaves out.
 
 # %% [markdown]
 # ## 7. When it breaks
 #
-# ### The load that moves all at once
+# ### A synchronous job changes its power draw all at once
 #
-# Llama Team 2024, section 3.3.4, reports two things of 16,384 GPUs that no software showed. The
+# Llama Team 2024, section 3.3.4, reports two effects of 16,384 GPUs that no software showed. The
 # throughput was **1 to 2% lower at midday**, every day. And when all GPUs waited at the same time,
-# for a save to finish, for a collective, or at the start or the end of the whole job, the power
-# that the building drew moved by **tens of megawatts** within moments. (Both as quoted by
-# simonwillison.net, 23 July 2024.) How large can that be?
+# for a checkpoint to finish, for a collective, or at the start or the end of the whole job, the
+# power that the building drew changed by **tens of megawatts** within moments. (Both as quoted by
+# simonwillison.net, 23 July 2024.) How large can that change be?
 
 # %% swing
 gpus_w = LLAMA.cluster.world_size * 700  # the data sheet's limit of an H100
@@ -1334,21 +1516,22 @@ for percent in (1, 2):
     )
 
 # %% [markdown]
-# **What it was**: clocks follow temperature, and temperature follows the sun; and a synchronous job
-# is *one* load, not 16,384 small ones. A day's mean of the step hides the first, a minute's mean of
-# the power the second.
-# **How one would have found it**: step time drawn against the hour of the day, over weeks (week
-# 11's median a step), and the timeline of one step, in which all ranks wait at the same moment.
-# **What a design does about it**: saves that stall for milliseconds, a budget of power that counts
-# the most that everything may draw, and a margin of a percent or two in the days.
+# **What it was**: GPU clocks depend on temperature, and temperature depends on the time of day; and
+# a synchronous job is *one* load, not 16,384 small ones. A daily mean of the step time hides the
+# first effect, a one-minute mean of the power the second. **How one would have found it**: plot
+# step time against the hour of the day, over weeks (week 11's median per step), and look at the
+# timeline of one step, in which all ranks wait at the same moment. **What a design does about it**:
+# it has checkpoints that stall for milliseconds, a power budget that counts the maximum of every
+# part, and a margin of a percent or two in the days.
 #
 # ### Two more, briefly
 #
 # - **Seven hours for two steps** (BLOOM, its chronicles, lines 94 to 96). The first crash came two
-#   steps before a save and took 7.3 hours of 384 GPUs with it. Later the interval was 100 steps.
+#   steps before a checkpoint, and 7.3 hours of 384 GPUs were lost. Later the interval was 100
+#   steps.
 # - **Restarts that wait for the store** (OPT-175B, `27_percent_update.md`, 3 December 2021). The
-#   job started again over forty times in two weeks. It fetched a checkpoint of 1.6 TB in 992 files,
-#   and downloads hung now and then. A design needs the store's *read* rate, too:
+#   job restarted over forty times in two weeks. Each time it fetched a checkpoint of 1.6 TB in 992
+#   files, and downloads sometimes hung. A design needs the storage's *read* rate, too:
 #   `storage.read_bytes_per_s`.
 
 # %% numbers_to_remember [markdown]
@@ -1356,53 +1539,55 @@ for percent in (1, 2):
 #
 # | Number | Threshold | Where it comes from |
 # |---|---|---|
-# | 6 to 19% too short | kernels, messages and bubble beside five published steps | section 4 |
-# | 6 bytes a parameter out of each node | ZeRO-3, a micro-batch, whatever the nodes | section 4 |
-# | 15% or 89% | waiting for all of 64 nodes, or whole replicas that save by Young | section 4 |
+# | 11 to 26% too short | kernels, messages and bubble against five published steps | section 4 |
+# | 6 bytes a parameter out of each node | ZeRO-3, a micro-batch, any number of nodes | section 4 |
+# | 15% or 89% | waiting for all of 64 nodes, or whole replicas and Young's interval | section 4 |
 # | n/32 + n/32 + n/64 switches | a full fat tree for n adapters, 64 ports a switch | section 6 |
-# | 17 MW, 19 GWh | 10,000 H100 at PUE 1.2, and 46 days of them | section 6 |
+# | 17 MW, 19 GWh | 10,000 H100s at PUE 1.2, and 46 days of them | section 6 |
 # | 57 or 414 g/kWh | the same energy, seven times the carbon | section 6 |
 
 # %% [markdown]
 # ## 8. Problems
 #
-# 1. A team has 256 A100 of 80 GB in 32 nodes and a model of 30 billion parameters. By ZeRO-3, is
-#    there a smaller group than all nodes that holds a copy of the states and leaves 50 GB for the
-#    rest? What then leaves a node in a step of one micro-batch, and what without groups?
+# 1. A team has 256 A100s of 80 GB in 32 nodes and a model of 30 billion parameters. With ZeRO-3, is
+#    there a group smaller than all nodes that holds a copy of the states and leaves 50 GB a GPU for
+#    the rest? How many bytes then leave a node in a step of one micro-batch, and how many without
+#    groups?
 #
 # <details><summary>Answer</summary>
 #
-# 16 · 30 = 480 GB of states; 30 GB a GPU are 16 GPUs, **two nodes**. In groups of two: 3 · 60 GB /
-# 2 = 90 GB, and an all-reduce of half of 60 GB among 16 groups, 2 · 30 · 15/16 = 56 GB: **146 GB**.
-# Without groups: 3 · 60 · 31/32 = **174 GB**. In one node the states would be 60 GB a GPU, which
-# leaves 20.
+# The states take 16 · 30 = 480 GB; at 30 GB a GPU that takes 16 GPUs, **two nodes**. In groups of
+# two: 3 · 60 GB / 2 = 90 GB, and an all-reduce of half of 60 GB among 16 groups, 2 · 30 · 15/16 =
+# 56 GB: **146 GB**. Without groups: 3 · 60 · 31/32 = **174 GB**. In one node the states would be 60
+# GB a GPU, which leaves 20.
 #
 # </details>
 #
-# 2. 100 nodes are each taken away every 100 hours for 5 hours. What is the chance that all 100 are
-#    there at a moment? What is the most that a policy without spares can keep?
+# 2. 100 nodes are each taken away every 100 hours for 5 hours. What is the probability that all 100
+#    are there at a given moment? What is the highest goodput that a policy without spares can
+#    reach?
 #
 # <details><summary>Answer</summary>
 #
-# A node is there for 100 of 105 hours, 95.2%. All of them: 0.952^100 = **0.8%**. The most is the
-# mean share of nodes that are there, **95.2%**.
+# A node is there for 100 of 105 hours, 95.2%. All of them: 0.952^100 = **0.8%**. The highest
+# goodput is the mean share of nodes that are there, **95.2%**.
 #
 # </details>
 #
-# 3. SC21 gives 163 TFLOP/s for each of 3,072 A100 (312 at most), with full recomputation. What is
+# 3. SC21 gives 163 TFLOP/s for each of 3,072 A100s (312 at most), with full recomputation. What is
 #    the MFU? A vendor's slide says 650 TFLOP/s for an H100 "at 33% of peak". Which peak?
 #
 # <details><summary>Answer</summary>
 #
-# 163/312 = 52%, three quarters of it **39%**. 650/0.33 = 1,970 TFLOP/s: the H100's peak *with
-# sparsity*, 1,979. Of the dense 989 it is 66%.
+# 163/312 = 52%, and three quarters of that are **39%**. 650/0.33 = 1,970 TFLOP/s: the H100's peak
+# *with sparsity*, 1,979. Of the dense 989 it is 66%.
 #
 # </details>
 #
-# 4. A node of 8 H100 costs 310,000 dollars, written off over 4 years, with 10% a year for operation
-#    and 10.2 kW at PUE 1.2 and 0.0806 dollars a kWh. A GPU-hour is rented for 2.95 dollars. At
-#    which share of busy hours do owner and tenant pay the same? (The owner always pays for
-#    electricity.)
+# 4. A node of 8 H100s costs 310,000 dollars, written off over 4 years, with 10% a year for
+#    operation and 10.2 kW at PUE 1.2 and 0.0806 dollars a kWh. A GPU-hour is rented for 2.95
+#    dollars. At what share of busy hours do owning and renting cost the same? (The owner always
+#    pays for electricity.)
 #
 # <details><summary>Answer</summary>
 #
@@ -1412,8 +1597,9 @@ for percent in (1, 2):
 #
 # </details>
 #
-# 5. BLOOM's GPUs took 433,196 kWh and its idle nodes 256,646. By what factor is the carbon of the
-#    GPUs' work too low as the carbon of the run, with the 11.2 t for the hardware?
+# 5. BLOOM's GPUs took 433,196 kWh and its idle nodes 256,646. The carbon of the run includes that
+#    of idle nodes and the 11.2 t for the hardware. By what factor is it larger than the carbon of
+#    the GPUs' work alone?
 #
 # <details><summary>Answer</summary>
 #
@@ -1427,24 +1613,24 @@ for percent in (1, 2):
 #
 # <details><summary>Answer</summary>
 #
-# The cost is 6 to 19% too short on systems whose plans it knew. 46/(1 - 0.19) = 57 days: it fits,
-# with three days to spare. Ramps, pauses and evaluations are not in it: BLOOM's days were 34% more
-# than computed, which would be 62. And dollars follow days: 0.5 million a day, 28 million for 57
-# days and 31 for 62. So: with a smaller number of tokens agreed for the case that it does not fit,
-# or for 65 days and 33 million. What makes an answer wrong: to sign because 46 is less than 60.
+# The cost is 11 to 26% too short on systems whose plans it knew. 46/(1 - 0.26) = 62 days: it may
+# not fit. Ramps, pauses and evaluations are not included: BLOOM took 34% more days than computed,
+# which here would be 62 days, too. And dollars follow days: 0.5 million a day, 31 million for 62.
+# So sign only if a smaller number of tokens is agreed for the case that the run does not fit, or
+# for 65 days and 33 million. The wrong answer is to sign because 46 is less than 60.
 #
 # </details>
 
 # %% [markdown]
 # ## 9. Self-check
 #
-# First, your predictions beside the results.
+# First, compare your predictions with the results. Where a ratio is far from 1, read again.
 
 # %% predictions_beside_results
 predictions.table()
 
 # %% [markdown]
-# Five questions. Each answer has its own explanation, also the wrong ones.
+# Five questions follow. Every answer, right or wrong, has its own explanation.
 
 # %% self_check
 quiz.ask("week14", seed=seed)
@@ -1452,20 +1638,20 @@ quiz.ask("week14", seed=seed)
 # %% [markdown]
 # ## To take with you
 #
-# - A design that adds up is one that nothing forbids. Whether it works, only a run says, or
-#   somebody else's run of the same.
-# - A cost is as good as its error on systems that it has not seen. Print the error.
-# - Before you compare two figures, find out what each is a figure of.
-# - What sends little needs little to go well.
-# - Go on with whole replicas, save by Young, and shorten the start.
-# - A price, a power and a carbon figure have a date, a source and a method.
+# - A design that adds up is one that is not ruled out. Only a run shows whether it works, your own
+#   or a published one of the same design.
+# - Judge a cost by its error on systems that it has not seen. Print the error.
+# - Before you compare two figures, find out what each counts.
+# - A plan that sends little tolerates poor overlap.
+# - Continue on whole replicas, save at Young's interval, and shorten restarts.
+# - Every price, power and carbon figure has a date, a source and a method.
 #
 # ## The capstone
 #
-# Three pieces of work are handed in.
+# You hand in three pieces of work.
 #
-# - **[Lab 14](../labs/lab14/lab14.ipynb)**, about 90 minutes: a machine calibrated from raw times,
-#   and runs of it predicted; 24 points.
+# - **[Lab 14](../labs/lab14/lab14.ipynb)**, about 90 minutes: calibrate a machine from raw times,
+#   and predict its runs; 24 points.
 # - **[Project 3](../labs/project3/report.ipynb)**, about 15 hours: a design for a brief, with your
 #   cost, policy and train step; 100 points, of which your instructor reads 14.
 # - **[The report](../labs/report/report.ipynb)** on a published system, about 8 hours; 27 points,

@@ -38,7 +38,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--cluster", help='Run on this emulated cluster, such as "dgx-h100".')
     parser.add_argument("--every", type=int, default=1, metavar="K", help="Look at every K-th optimizer step only.")
     parser.add_argument("--json", metavar="FILE", help="Write the audit to a file as JSON, too.")
-    parser.add_argument("--notes", metavar="FOLDER", help="Keep the ranks' notes here, or read them from here.")
+    parser.add_argument(
+        "--notes", metavar="FOLDER", help="Under torchrun, write the rank's notes here; without a script, read them."
+    )
     parser.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="Seconds that the run may take.")
     parser.add_argument(
         _NUM_RANKS, metavar="N", default="2", help="The number of ranks; it may follow the script's name."
@@ -61,6 +63,8 @@ def main(given: argparse.Namespace) -> int:
         if given.notes is None:
             raise ValueError("name a script, or the folder of a run's notes after --notes")
         return _show(audit_of(given.notes), given.json)
+    if given.notes is not None:
+        raise ValueError("--notes goes with ranks that torchrun has started, or without a script; here, leave it out")
     num_ranks, args = _take_num_ranks(given.nproc_per_node, given.args)
     try:
         run = command.run_script(

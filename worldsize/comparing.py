@@ -11,6 +11,7 @@ from typing import Any
 
 from worldsize.audit import notes, sketches
 from worldsize.audit.notes import FOLDER, PERTURBED, RankNotes
+from worldsize.audit.rules.evidence import Evidence, listed
 from worldsize.audit.sketches import Sketch
 from worldsize.hardware import Cluster
 from worldsize.launch.launcher.spec import Spec
@@ -56,8 +57,6 @@ class ComparedRuns:
         return self.first is None and self.num_steps > 0
 
     def __repr__(self) -> str:
-        from worldsize.audit.rules.evidence import listed
-
         where = f"{self.world_sizes[0]} against {self.world_sizes[1]} ranks"
         left_out = f"\nNot compared: {listed(self.left_out)}" if self.left_out else ""
         if self.first is None:
@@ -116,16 +115,15 @@ class _Run:
     def __init__(self, ranks: Sequence[RankNotes]) -> None:
         self.left_out: set[str] = set()
         self.steps: list[tuple[int, str, dict[str, Sketch]]] = []
-        moments: dict[tuple[int, int], list[Any]] = {}
-        for rank in ranks:
-            for note in rank.of("before step"):
-                moments.setdefault((note["count"], note["optimizer"]), []).append(note)
-        for (count, _), of in sorted(moments.items()):
+        evidence, count = Evidence(ranks), 0
+        for moment in evidence.steps:
+            notes = list(moment.values())
+            count = notes[0]["count"]
             for kind, field in (("weight", "weights"), ("gradient", "gradients")):
-                self.steps.append((count, kind, self._whole([note[field] for note in of])))
-        ends = [note["of"] for rank in ranks for note in rank.of("weights at the end")]
-        if moments:
-            self.steps.append((max(count for count, _ in moments) + 1, "weight", self._whole(ends)))
+                self.steps.append((count, kind, self._whole([note[field] for note in notes])))
+        if count:
+            ends = [note["of"] for note in evidence.all("weights at the end")]
+            self.steps.append((count + 1, "weight", self._whole(ends)))
 
     def _whole(self, of_ranks: Sequence[Mapping[str, Sketch]]) -> dict[str, Sketch]:
         """Put the shards together; leave out what plain tensors of one name differ in between ranks."""

@@ -48,7 +48,7 @@ class PredictionTable:
         return [
             [
                 name,
-                _amount(entry.prediction, entry.unit) or "no prediction",
+                _amount(entry.prediction, entry.unit),
                 _amount(entry.result, entry.unit) or "not yet",
                 f"{significant(entry.ratio)} ×" if entry.ratio is not None else "",
             ]
@@ -64,8 +64,11 @@ class PredictionTable:
     def _drawn(self, title: str = "") -> draw.Table:
         from worldsize import draw  # loads matplotlib, which is not needed before a table is shown
 
+        rows = self.rows()
         columns = ("quantity", "prediction", "result", "result / prediction")
-        return draw.Table(columns, tuple(map(tuple, self.rows())), (False,) * 4, title, has_row_heads=True)
+        if all(entry.prediction is None for entry in self.entries.values()):  # of an unattended run
+            rows, columns, title = ([row[0], row[2]] for row in rows), (columns[0], columns[2]), title and "Results"
+        return draw.Table(columns, tuple(map(tuple, rows)), (False,) * len(columns), title, has_row_heads=True)
 
 
 class Predictions:
@@ -86,8 +89,8 @@ class Predictions:
     ) -> None:
         """Record your prediction of `name`; if `value` is None, ask for it, and wait.
 
-        Each question is asked once, and none in an unattended run. `section` is where the result is derived; `choices`
-        are magnitudes to choose from, though any number is accepted.
+        Each question is asked once; an unattended run prints it and goes on. `section` is where the result is derived;
+        `choices` are magnitudes to choose from, though any number is accepted.
 
         Raises:
             ValueError: the value is not a number, or a prediction would change after its result is known.
@@ -108,8 +111,12 @@ class Predictions:
             if value is not None:
                 entry.prediction = value
             entry.unit, entry.section = unit or entry.unit, section
-        said = f"you predict {_brief(entry.prediction, unit)}." if entry.prediction is not None else "no prediction"
-        print(f"{name}: {said}")
+        if entry.prediction is not None:
+            print(f"{name}: you predict {_brief(entry.prediction, unit)}.")
+        elif entry.result is not None:
+            print(f"{name}: its result is known.")
+        else:
+            print(f"{name}: predict it before you read on{f', in {unit}' if unit else ''}.")
 
     def reveal(self, name: str, value: float, unit: str = "") -> None:
         """Record a result and print it next to the prediction, which can no longer change.
@@ -175,7 +182,7 @@ def _comparison(entry: Entry) -> str:
     prediction, result, unit = entry.prediction, entry.result, entry.unit
     is_what = f"it is {_brief(result, unit)}"
     if prediction is None:
-        return f"{is_what} (no prediction)"
+        return is_what
     said = f"you predicted {_brief(prediction, unit)}; {is_what}"
     if prediction == result:
         return f"{said}, as you said"

@@ -6,10 +6,12 @@ Only files named here are packed. Notebooks are built afresh, so that edits to a
 from __future__ import annotations
 
 import json
+import posixpath
 import re
+import subprocess
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from autograder.authoring.notebooks import build_fresh, find_sources
@@ -18,11 +20,30 @@ from autograder.files import packed
 from worldsize import quiz
 from worldsize.files import replace_file
 from worldsize.quiz.bank import FOLDER
+from worldsize.update import CONTENTS, contents
 
 TOP = "worldsize-course"  # the top folder in the zip
-_README = Path(__file__).parents[1] / "templates" / "student_copy" / "README.md"
+_TEMPLATES = Path(__file__).parents[1] / "templates" / "student_copy"
 _AS_THEY_ARE = ("LICENSE", "LICENSE-TEXT.md", "constraints.txt", "jupyter_lab_config.py")
+_PAGES = (  # of docs/, that speak to students
+    "audit",
+    "calibration",
+    "capstone",
+    "clusters",
+    "coming_from",
+    "experiments",
+    "glossary",
+    "outages",
+    "paper",
+    "plan",
+    "projects",
+    "reading",
+    "schedulers",
+    "troubleshooting",
+)
 _OF_OTHERS = ("instructor", "dev", "site", "hub", "lti", "transformers")  # extras that lessons do not use
+# a link, unless it stands in code: there `x[0](y)` is a call
+_LINK = re.compile(r"^```.*?^```$|`[^`\n]*`|\[(?P<text>[^\]]*)\]\((?P<page>[^)#\s:]+)(?:#[^)\s]*)?\)", re.M | re.S)
 _QUESTION = re.compile(r"^(?=\[\[question\]\]\s*$)", re.MULTILINE)
 
 
@@ -34,21 +55,47 @@ def write_student_copy(root: Path, to: Path, names: Sequence[str] = ()) -> list[
     """
     files = dict(sorted(student_files(root, names).items()))
     to.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(to, packed({f"{TOP}/{path}": content for path, content in files.items()}))
+    replace_file(to, packed({f"{TOP}/{path}": content for path, content in files.items()}, committed_at(root)))
     return list(files)
+
+
+def committed_at(root: Path) -> float:
+    """When the course was last committed, in seconds since 1970; 0 where git does not know."""
+    try:
+        asked = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=root, capture_output=True, text=True)
+    except OSError:  # there is no git
+        return 0.0
+    return float(asked.stdout) if asked.returncode == 0 and asked.stdout.strip() else 0.0
 
 
 def student_files(root: Path, names: Sequence[str] = ()) -> dict[str, bytes]:
     """The contents of all files that students get, by path. Raises: ValueError."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     files = {name: (root / name).read_bytes() for name in _AS_THEY_ARE}
-    files["README.md"] = _README.read_bytes()
+    files |= {name: (_TEMPLATES / name).read_bytes() for name in ("AGENTS.md", "CLAUDE.md", "README.md")}
+    files["nbgrader_config.py"] = (_TEMPLATES / "nbgrader_config.txt").read_bytes()
+    files["settings/pyproject.toml"] = (_TEMPLATES / "settings.toml").read_bytes()
+    files["settings/jupyter_config.py"] = files["jupyter_lab_config.py"]
     files["pyproject.toml"] = student_project(project).encode()
     files |= dict(_notebooks(root, names))
     files |= dict(_numbers(root, names))
     files |= dict(_library(root, project))
     files |= {f"{FOLDER}/{bank.name}": self_checks(bank).encode() for bank in banks_of_weeks(root, names)}
-    return files
+    pages = {f"docs/{name}.md": (root / f"docs/{name}.md").read_text(encoding="utf-8") for name in _PAGES}
+    known = {*files, *pages}
+    files |= {path: linked_within(text, path, known).encode() for path, text in pages.items()}
+    return {**files, CONTENTS: contents(files).encode()}
+
+
+def linked_within(text: str, page: str, known: Container[str]) -> str:
+    """The Markdown of a page with each link to a file that is not `known` reduced to its text."""
+
+    def link(match: re.Match) -> str:
+        if match["page"] is None or posixpath.normpath(posixpath.join(page, "..", match["page"])) in known:
+            return match[0]
+        return match["text"]
+
+    return _LINK.sub(link, text)
 
 
 def banks_of_weeks(root: Path, names: Sequence[str] = ()) -> list[Path]:

@@ -45,8 +45,8 @@ class Blueprint(BaseModel):
     count: Annotated[int, Field(ge=1, le=200)]
     essays: Annotated[int, Field(ge=0)] = 0
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)] = ("weekly",)
-    weeks: tuple[Annotated[int, Field(ge=1, le=14)], ...] = ()
-    essay_weeks: tuple[Annotated[int, Field(ge=1, le=14)], ...] = ()
+    weeks: tuple[Annotated[int, Field(ge=1, le=18)], ...] = ()
+    essay_weeks: tuple[Annotated[int, Field(ge=1, le=18)], ...] = ()
     objectives: tuple[str, ...] = ()
     difficulties: tuple[Annotated[int, Field(ge=1, le=3)], ...] = ()
     kinds: tuple[Kind, ...] = ()

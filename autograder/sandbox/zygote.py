@@ -29,7 +29,12 @@ from worldsize import framing
 from worldsize.launch.protocol.process import die_with_parent
 from worldsize.launch.worker import fork_source, forkserver_main
 
-PRELOAD = ("autograder.judging.judge.student", "autograder.judging.judge.main", "worldsize.launch.launcher.forked")
+PRELOAD = (
+    "autograder.judging.judge.student",
+    "autograder.judging.judge.main",
+    "worldsize.launch.launcher.forked",
+    *("worldsize.calibrate", "worldsize.comparing", "worldsize.paper", "worldsize.planning"),  # what `worldsize` offers
+)
 _PROGRAM = "import sys; from autograder.sandbox import zygote; zygote.main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])"
 _NOT_FOR_RANKS = ("autograder", "pytest", "_pytest")
 _QUIET = ["-p", "no:cacheprovider", "-c", os.devnull]

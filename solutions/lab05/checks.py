@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -344,7 +344,7 @@ def gathered(game: Played, step: int, rank: int) -> torch.Tensor:
     """
     total = torch.zeros(sum(map(len, game.buckets[step])))
     for inside, exchanges in zip(game.buckets[step], exchanges_of(game, step), strict=True):
-        words = torch.cat([words_of(one, rank) for one in exchanges])
+        words = torch.cat([words_of(one, rank, len(inside)) for one in exchanges])
         is_place = (words >= 0) & (words < len(inside))
         places, values = words[is_place].long(), words[~is_place].view(torch.float32)
         if not len(values) or len(places) != len(values) or len(places) != len(places.unique()):
@@ -358,18 +358,23 @@ def gathered(game: Played, step: int, rank: int) -> torch.Tensor:
     return total
 
 
-def words_of(exchange: Exchange, rank: int) -> torch.Tensor:
-    """What a rank gave, as int32; int64 places, which take too many bytes, can be read too."""
+def words_of(exchange: Exchange, rank: int, num: int) -> torch.Tensor:
+    """What a rank gave, as int32, for a bucket of `num` elements.
+
+    Places as int64, which take too many bytes, can be read too; other int64 words are two of int32.
+    """
     given = exchange.tensor(rank)
-    return given.int() if given.dtype == torch.int64 else given.view(torch.uint8).view(torch.int32)
+    if given.dtype == torch.int64 and ((given >= 0) & (given < num)).all():
+        return given.int()
+    return given.view(torch.uint8).view(torch.int32)
 
 
-def shares_of(game: Played, fraction: float) -> Tensors:
-    """What each rank sent in the first step, by the wire; as it should be where all was sent."""
+def shares_of(game: Played, fraction: float, step: int = 0) -> Tensors:
+    """What each rank sent in a step, by the wire; as in the first one where all was sent."""
     if is_dense(game):
         sums = [flat(steps[0]) for steps in game.gradients]
         return [sent_of(one, game.buckets[0], fraction) for one in sums]
-    return [gathered(game, 0, rank) for rank in range(len(game.gradients))]
+    return [gathered(game, step, rank) for rank in range(len(game.gradients))]
 
 
 # top_k
@@ -460,26 +465,31 @@ def check_hook_sends_the_largest_entries(student, rng):
 
 @points(2, cell="check_top_k_hook")
 def check_hook_averages_what_ranks_send(student, rng):
-    """The result is the sum of what all ranks send divided by their number, with the same bits on
-    all ranks and in a second run.
+    """In each step and bucket, the result is the sum of what all ranks send divided by their
+    number, with the same bits on all ranks and in a second run.
     """
-    gradients = two_scales(rng)
-    game, again = (play(student, TOP_K, (0.1,), gradients) for _ in range(2))
-    shares = shares_of(game, 0.1)
-    total, latest = torch.stack(shares).sum(dim=0), shares[0]
-    num_senders = torch.stack([share != 0 for share in shares]).sum(dim=0).clamp(1)
-    for share in shares:
-        latest = torch.where(share != 0, share, latest)
-    replaced = "Where several ranks send an entry, one has replaced the other: add them up."
-    mistakes = [
-        (total, "That is the sum over the ranks: DDP leaves the division to the hook."),
-        (latest / 3, replaced),
-        (latest, replaced),
-        (total / num_senders, "Divide by the number of ranks: who does not send counts as 0."),
-    ]
-    hint = "Add up what all ranks send, and divide by the number of ranks."
-    for rank, result in enumerate(game.read(0, "results")):
-        expect_like(result, total / 3, f"the result on rank {rank}", hint, mistakes, **SENT)
+    # from the second step on there are two buckets, the same ones in each
+    gradients = drawn(rng, 3, 3, [(14, 10), (127,), (300,)])
+    game, again = (play(student, TOP_K, (0.1,), gradients, SMALL_BUCKETS_MB) for _ in range(2))
+    for step in range(1 if is_dense(game) else 3):
+        shares = shares_of(game, 0.1, step)
+        total, latest = torch.stack(shares).sum(dim=0), shares[0]
+        num_senders = torch.stack([share != 0 for share in shares]).sum(dim=0).clamp(1)
+        for share in shares:
+            latest = torch.where(share != 0, share, latest)
+        replaced = "Where several ranks send an entry, one has replaced the other: add them up."
+        mistakes = [
+            (total, "That is the sum over the ranks: DDP leaves the division to the hook."),
+            (latest / 3, replaced),
+            (latest, replaced),
+            (total / num_senders, "Divide by the number of ranks: who does not send counts as 0."),
+        ]
+        hint = "Add up what all ranks send, and divide by the number of ranks."
+        if step:
+            hint += " Do so in each bucket, and begin with zeros in every step."
+        for rank, result in enumerate(game.read(step, "results")):
+            what = f"the result on rank {rank} in step {step + 1}"
+            expect_like(result, total / 3, what, hint, mistakes, **SENT)
     expect_same_bits(game, again)
     expect_compression(game)
 
@@ -819,11 +829,15 @@ def check_power_sends_thin_factors(student, rng):
         expect_made_of_what_was_sent(game, 2, number)
     for number in (1, 3):
         expect_sent_whole(game, number)
-    num_most = 3 * sum(map(len, game.buckets))
-    if len(game.sent) > num_most:
-        hint = "Put all P of a bucket into one tensor, all Q into one, and all others into one."
-        expected = f"at most {num_most} operations: three for each of {num_most // 3} buckets"
-        raise PartlyHeld(0.6, expected, f"{len(game.sent)}", hint)
+    # the first step has all in one bucket; in the second a bucket may be of vectors alone
+    due = steps_sent(game, 2)[0].shape[1]
+    num_first = 1 + sum(one < due for one in accumulate(one.tensor(0).numel() for one in game.sent))
+    for num, buckets in ((num_first, game.buckets[:1]), (len(game.sent), game.buckets)):
+        num_most = 3 * sum(map(len, buckets))
+        if num > num_most:
+            hint = "Put all P of a bucket into one tensor, all Q into one, and all others into one."
+            expected = f"at most {num_most} operations: three for each of {num_most // 3} buckets"
+            raise PartlyHeld(0.6, expected, f"{num}", hint)
 
 
 @points(2, cell="check_power_hook")
@@ -853,12 +867,16 @@ def check_power_is_exact_at_its_rank(student, rng):
 
 
 class Step(NamedTuple):
-    """One matrix in a step on the wire: M and P of each rank, the mean Q, and what is kept."""
+    """One matrix in a step on the wire: M and P of each rank, the mean Q, and what is kept.
+
+    `result` is what should come out: the part of the mean M in the directions of P.
+    """
 
     matrices: Tensors
     p: torch.Tensor
     mean_q: torch.Tensor
     kept: Tensors
+    result: torch.Tensor
 
 
 def followed(game: Played, number: int, memory: str) -> list[Step]:
@@ -877,14 +895,15 @@ def followed(game: Played, number: int, memory: str) -> list[Step]:
         q = located(bodies, torch.cat([one.t() @ basis for one in matrices]), 2)
         if q is None:
             break
+        part = basis @ (basis.t() @ mean(matrices))
         gone = {
             "own": [basis @ (basis.t() @ one) for one in matrices],
-            "mean": [basis @ (basis.t() @ mean(matrices))] * num_ranks,
+            "mean": [part] * num_ranks,
             "result": game.read(step, "results", number),
             "none": matrices,
         }
         kept = [one - less for one, less in zip(matrices, gone[memory], strict=True)]
-        steps.append(Step(matrices, p, q.view(num_ranks, -1, 2).mean(dim=0), kept))
+        steps.append(Step(matrices, p, q.view(num_ranks, -1, 2).mean(dim=0), kept, part))
     return steps
 
 
@@ -901,7 +920,8 @@ def played_tall(student: Any, rng: torch.Generator) -> Played:
 @points(1.5, cell="check_power_hook")
 def check_power_sends_later_what_it_kept(student, rng):
     """In each of six steps gradient + kept before is compressed, also after DDP has moved the
-    parameters to other buckets; state.memory holds what the result lacks.
+    parameters to other buckets; the result is that of this step alone, and state.memory holds what
+    it lacks.
     """
     game = played_tall(student, rng)
     for number in (0, 2):
@@ -920,6 +940,14 @@ def check_power_sends_later_what_it_kept(student, rng):
             hint = "Keep the part of the sum that the result lacks: M - P Qᵀ."
             mistakes = [(mean(found.matrices) / scale, all_of_it)]
             expect_like(kept, mean(found.kept) / scale, what, hint, mistakes, **NEAR)
+        results = [game.read(step, "results", number)[0] for step in range(6)]
+        is_right = [
+            is_multiple(*pair) for pair in zip(results, [s.result for s in steps], strict=True)
+        ]
+        if is_right[0] and not all(is_right):  # one that is wrong at once is for another check
+            what = f"the result of parameter {number} in step {1 + is_right.index(False)}"
+            expected = f"{what} to be P Qᵀ of this step"
+            raise CheckFailed(expected, "another matrix", "Nothing of earlier results is in it.")
 
 
 @points(0.5, cell="check_power_hook")
@@ -942,6 +970,12 @@ def check_power_starts_warm(student, rng):
         held = tensor_like(entry(game.run.values, 0, "steps", 5, "q", number), now.mean_q.float())
         if held is None or not is_multiple(held, now.mean_q):
             raise CheckFailed("the new Q in state.q[parameter]", "another tensor, or none")
+        # P Qᵀ has the norm of Q; where the result lacks the division, so may Q: for another check
+        sizes = [one.norm() for one in (now.result, game.read(5, "results", number)[0])]
+        if not any(torch.isclose(held.norm(), size, rtol=1e-2) for size in sizes):
+            expected = "the mean of Mᵀ P over the ranks in state.q[parameter]"
+            actual = f"{held.norm() / sizes[0]:.3g} times that"
+            raise CheckFailed(expected, actual, "Divide before you keep it.")
 
 
 @points(0.5, cell="check_power_hook")
@@ -963,6 +997,11 @@ def check_power_takes_any_shape_in_any_bucket(student, rng):
                 expect_made_of_what_was_sent(game, 2, number)
             elif shape not in matrices and not is_multiple(result, wanted):
                 expect_close(result, wanted, what, "It is compressed only if r (n + m) < n m.")
+            elif shape not in matrices:
+                first = game.read(0, "results", number)[0]
+                if torch.allclose(first, mean(game.fresh(0, number)), 5e-3, 5e-3):
+                    hint = "Divide also where a bucket holds no matrix."
+                    expect_like(result, wanted, what, hint, [], 5e-3, 5e-3)
     expect_compression(game)
 
 
@@ -975,9 +1014,15 @@ def check_power_survives_a_gradient_of_zeros(student, rng):
     zeros, result = (game.read(step, "results", 0)[0] for step in range(2))
     hint = "M = 0 gives Q = 0, and then M Q = 0 forever; if Q is all zeros, draw it anew."
     expect_close(zeros, 0 * zeros, "the result of zeros", hint)
-    size = 3 * len(result)
-    if not is_dense(game) and not steps_sent(game, 3)[1][:, :size].any():
-        raise CheckFailed("a P other than 0 in the step after zeros", "zeros", hint)
+    if not is_dense(game):
+        p = steps_sent(game, 3)[1][:, : 3 * len(result)].sum(dim=0).view(-1, 3)
+        if not p.any():
+            raise CheckFailed("a P other than 0 in the step after zeros", "zeros", hint)
+        strengths = torch.linalg.svdvals(p)
+        if strengths[2] < FOUND * strengths[0]:
+            expected = "M Q of independent columns in the step after zeros"
+            hint = "Where Q is all zeros, draw normal numbers as in the first step."
+            raise CheckFailed(expected, "columns that are multiples of each other", hint)
     expect_projection(result, mean(game.fresh(1, 0)), 3, "the result in the step after zeros")
     expect_made_of_what_was_sent(game, 3, 0, step=1, num_directions=3)
     expect_compression(game)

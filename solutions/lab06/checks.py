@@ -29,6 +29,7 @@ from autograder.checks import (
     expect_like,
     hinted,
     is_same,
+    limit_computing,
     points,
     return_freed_memory,
     shown,
@@ -236,10 +237,17 @@ def check_accumulate_takes_empty_batches(student, rng):
     if called != wanted:
         hint = "Leave out a micro-batch all of whose targets are IGNORED."
         raise CheckFailed("a call for each micro-batch with tokens", f"{len(called)} calls", hint)
-    nothing = [drawn_batches(rng, one, seed) for one in ([(0, 3)], [])]
-    each = [((one.weights, None, one.micro_batches),) for one in nothing]
-    run = emulated(student, accumulate_on_rank, False, each=each, world_size=2)
-    for rank, value in enumerate(run.values):
+
+    def of_ranks(*lengths: Any) -> Run:
+        drawn = [drawn_batches(rng, one, seed) for one in lengths]
+        each = [((one.weights, None, one.micro_batches),) for one in drawn]
+        return emulated(student, accumulate_on_rank, False, each=each, world_size=2)
+
+    run = of_ranks([], [(whole(rng, 3, 6), 1)])
+    if entry(run.values[0], 1) is not None or entry(run.values[1], 1) is None:
+        actual = "another gradient"
+        raise CheckFailed("a gradient exactly on the rank that has tokens", actual)
+    for rank, value in enumerate(of_ranks([(0, 3)], []).values):
         num_tokens, gradient = entries(value, 2)
         if num_tokens != 0 or gradient is not None:
             actual = "another gradient or another number"
@@ -492,7 +500,17 @@ def reference_update(state: Any, is_finite: bool) -> None:
     Scale.update(state, is_finite)
 
 
-def trained(step: Any, state: Any, dtype: torch.dtype, given: Any) -> Any:
+class Decaying(Momentum):
+    """An optimizer that also shrinks all its parameters, those without a gradient, too."""
+
+    def step(self):
+        super().step()
+        with torch.no_grad():
+            for parameter in self.parameters:
+                parameter.mul_(1 - 2**-4)
+
+
+def trained(step: Any, state: Any, dtype: torch.dtype, given: Any, kind: Any = Momentum) -> Any:
     """What is so after each step: the decision, the state, and the values of everything.
 
     `given` are by step the gradients of the parameters, with None for one that is not used.
@@ -501,7 +519,7 @@ def trained(step: Any, state: Any, dtype: torch.dtype, given: Any) -> Any:
     # from 0, where float32 keeps the smallest step
     halves = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
     masters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
-    optimizer, objects, found = Momentum(masters), [*map(id, halves)], []
+    optimizer, objects, found = kind(masters), [*map(id, halves)], []
     halves_list, masters_list = list(halves), list(masters)
     for gradients in given:
         pairs = [(h, g) for h, g in zip(halves, gradients, strict=True) if g is not None]
@@ -516,13 +534,17 @@ def trained(step: Any, state: Any, dtype: torch.dtype, given: Any) -> Any:
     return found
 
 
-def scaled_step_on_rank(student: Any, scale: float, dtype: torch.dtype, given: Any) -> Any:
+def scaled_step_on_rank(
+    student: Any, scale: float, dtype: torch.dtype, given: Any, kind: Any
+) -> Any:
     student.unscale, student.update = right_unscale, reference_update
-    return trained(student.scaled_step, student.ScalerState(scale, 3), dtype, given)
+    return trained(student.scaled_step, student.ScalerState(scale, 3), dtype, given, kind)
 
 
-def steps_of(student: Any, dtype: torch.dtype, by_rank: Any, scale: float) -> Run:
-    each = [(one,) for one in by_rank]
+def steps_of(
+    student: Any, dtype: torch.dtype, by_rank: Any, scale: float, kind: Any = Momentum
+) -> Run:
+    each = [(one, kind) for one in by_rank]
     options = {"each": each, "world_size": len(by_rank)}
     return emulated(student, scaled_step_on_rank, scale, dtype, **options)
 
@@ -532,7 +554,7 @@ def expected_steps(dtype: torch.dtype, by_rank: Any, scale: float) -> list[Any]:
     num_steps, settled = len(by_rank[0]), []
     for step in range(num_steps):
         of_all = [one for of_rank in by_rank for one in of_rank[step] if one is not None]
-        settled.append(all(one.isfinite().all() for one in of_all))
+        settled.append(all(one.to(dtype).isfinite().all() for one in of_all))
 
     def right_step(state, loss, halves, masters, optimizer):
         is_done = settled[len(done)]
@@ -564,10 +586,12 @@ def drawn_steps(rng: torch.Generator, num: int, size: float = 1.0) -> list[Any]:
     ]
 
 
-def overflowing(rng: torch.Generator, steps: list[Any], number: int) -> None:
-    """Make a gradient of one step infinite."""
+def overflowing(
+    rng: torch.Generator, steps: list[Any], number: int, size: float = float("inf")
+) -> None:
+    """Make a gradient of one step infinite in float16; that of 1e5 leaves the loss finite."""
     flat = steps[number][whole(rng, 0, 1)].view(-1)
-    flat[whole(rng, 0, len(flat) - 1)] = float("inf")
+    flat[whole(rng, 0, len(flat) - 1)] = size
 
 
 @points(1.5, cell="check_scaled_step")
@@ -608,14 +632,14 @@ def check_step_trains_with_the_scaled_loss(student, rng):
 
 @points(2, cell="check_scaled_step")
 def check_step_is_skipped_on_all_ranks(student, rng):
-    """A gradient that is infinite on any one rank makes all ranks skip the step and halve the
-    scale; what ranks with and without an overflow send shows it.
+    """A gradient that is infinite on any one rank, though its loss may be finite, makes all ranks
+    skip the step and halve the scale; what ranks with and without an overflow send shows it.
     """
     by_rank = [drawn_steps(rng, 8) for _ in range(3)]
     skipped = {1: [whole(rng, 0, 2)], 2: shuffled(rng, [0, 1, 2])[:2], 6: [whole(rng, 0, 2)]}
     for step, ranks in skipped.items():
         for rank in ranks:
-            overflowing(rng, by_rank[rank], step)
+            overflowing(rng, by_rank[rank], step, float("inf") if step == 2 else 1e5)
     run = steps_of(student, torch.float16, by_rank, 2.0**8)
     wanted = expected_steps(torch.float16, by_rank, 2.0**8)
     for rank, value in enumerate(run.values):
@@ -623,10 +647,15 @@ def check_step_is_skipped_on_all_ranks(student, rng):
             given, right = entry(value, step, 0), wanted[rank][step][0]
             what = f"{right} in step {step + 1}, {'with' if not right else 'without'} an overflow"
             if given is not right:
-                own = rank in skipped.get(step, [])
+                own = rank in skipped.get(step, []) or all(
+                    entry(one, step, 0) is True for one in run.values
+                )
                 hint = "The ranks decide together: all-reduce whether this rank's are finite."
                 if own or right:
-                    hint = "A step is done if all gradients of all ranks are finite."
+                    hint = (
+                        "A step is done if all gradients of all ranks are finite. The loss may be"
+                        " finite where they are not."
+                    )
                 raise CheckFailed(f"{what}, on rank {rank}", shown(given), hint)
             for place, name in ((1, "scale"), (2, "num_skipped")):
                 given, right = entry(value, step, place), wanted[rank][step][place]
@@ -661,7 +690,7 @@ def check_skipped_step_changes_nothing(student, rng):
     by_rank = [drawn_steps(rng, 4) for _ in range(2)]
     for steps in by_rank:
         overflowing(rng, steps, 1)
-        overflowing(rng, steps, 2)
+        overflowing(rng, steps, 2, 1e5)
     run = steps_of(student, torch.float16, by_rank, 2.0**8)
     for rank, value in enumerate(run.values):
         like = expected_steps(torch.float16, by_rank, 2.0**8)[rank][0][4]
@@ -710,7 +739,9 @@ def check_step_agrees_by_one_number(student, rng):
 
 @points(0.5, cell="check_scaled_step")
 def check_step_takes_parameters_without_gradients(student, rng):
-    """A half that the loss does not use keeps its values and its momentum in that step."""
+    """A half that the loss does not use keeps its values and its momentum in that step; where the
+    optimizer changes its master all the same, it gets the master's values.
+    """
     by_rank = [[[a, b], [None, b], [a, None]] for a, b in (drawn_steps(rng, 1)[0] for _ in "ab")]
     run = steps_of(student, torch.float16, by_rank, 2.0**8)
     for value in run.values:
@@ -723,6 +754,17 @@ def check_step_takes_parameters_without_gradients(student, rng):
                     raise CheckFailed(expected, "other numbers", hint)
             if is_same(*(entry(value, one, 4, 3 - place) for one in (step - 1, step))):
                 raise CheckFailed(f"a step of the other parameter in step {step + 1}", "none")
+    run = steps_of(student, torch.float16, by_rank, 2.0**8, Decaying)
+    for value in run.values:
+        for step, place in ((1, 0), (2, 1)):
+            values = entries(entry(value, step, 4), 4)
+            if not all(isinstance(one, torch.Tensor) for one in values):
+                raise CheckFailed("halves and masters", shown(values))
+            copied = [is_same(half, values[2 + n].half()) for n, half in enumerate(values[:2])]
+            if copied[1 - place] and not copied[place]:  # copying none is for another check
+                hint = "Copy every master: weight decay changes those without a gradient, too."
+                expected = f"its master's values in a half without a gradient in step {step + 1}"
+                raise CheckFailed(expected, "other numbers", hint)
 
 
 # checkpointed
@@ -1078,11 +1120,13 @@ def check_checkpointed_takes_modules_and_calls_twice(student, rng):
 
 @points(0.5, cell="check_checkpointed")
 def check_checkpointed_recomputes_only_what_is_needed(student, rng):
-    """No recomputation under no_grad, nor before the first segment that needs a gradient."""
+    """No recomputation under no_grad, nor before the first segment that needs a gradient; a frozen
+    segment behind it is recomputed, and gradients pass through it.
+    """
     frozen = linear_setting(rng, 4, input="without", frozen=(0, 1))
     hint = "Only a segment whose parameters or input require a gradient has a backward."
     settings = frozen, frozen._replace(has_gradients=False), frozen._replace(frozen=(0, 1, 2, 3))
-    games = play(student, *settings)
+    *games, passed = play(student, *settings, linear_setting(rng, 4, frozen=(1, 3)))
     expect_as_plain(games[0], "of a chain with frozen segments", hint)
     for game, wanted in zip(games, ([1, 1, 2, 2], [1] * 4, [1] * 4), strict=True):
         given = [game.times_run(number) for number in range(4)]
@@ -1091,7 +1135,14 @@ def check_checkpointed_recomputes_only_what_is_needed(student, rng):
             raise CheckFailed(expected, f"{given}", hint)
         if entry(game.given, 1) != game.right[1]:
             raise CheckFailed("the same requires_grad as after a plain loop", "another", hint)
+    hint = (
+        "Gradients pass through a frozen segment to those before it: recompute it like any other."
+    )
+    expect_as_plain(passed, "of a chain with frozen segments behind others", hint)
     expect_recomputed(student, games[0], (2, 3))
+    given = [passed.times_run(number) for number in range(4)]
+    if given != [2] * 4:
+        raise CheckFailed(f"forward passes of four segments: {[2] * 4}", f"{given}", hint)
 
 
 @points(1, cell="check_checkpointed")
@@ -1177,7 +1228,7 @@ class Chain(NamedTuple):
         return min(costs.values(), default=None)
 
 
-def choose_on_rank(student: Any, chains: Any, limit_s: float) -> Any:
+def choose_on_rank(student: Any, chains: Any, limit_s: float, *_: Any) -> Any:
     """What is chosen of each chain, and None where ValueError is raised."""
     import signal
 
@@ -1207,9 +1258,10 @@ def chosen(student: Any, chains: Sequence[Chain]) -> list[list[int] | None]:
     """
     late = "Of choices that keep equally much, the cheapest is enough to go on with."
     with hinted({Outcome.TIME_LIMIT: late}):
-        run = student.emulated(
-            choose_on_rank, [tuple(one) for one in chains], CPU_S, world_size=1, **RULES
-        )
+        # the timer says which chain was late; who takes it away is ended by the kernel
+        made = Made(limit_computing, 1 + int(CPU_S) * len(chains))
+        job = (choose_on_rank, [tuple(one) for one in chains], CPU_S)
+        run = student.emulated(*job, world_size=1, made=made, **RULES)
     found = []
     for chain, layers in zip(chains, entries(run.values[0], len(chains)), strict=True):
         num = len(chain.recompute_s)

@@ -460,7 +460,8 @@ def scaled_step(state: ScalerState, loss: torch.Tensor, halves, masters, optimiz
       all-reduce of one number, at most 8 bytes from each rank, in every step. A rank with an
       overflow sends another number than a rank without one.
     - If it is done, `optimizer.step()` is called once, and then every half holds its master's
-      values in its own dtype. The halves stay the same parameter objects.
+      values in its own dtype, also one without a gradient. The halves stay the same parameter
+      objects.
     - If it is skipped, halves, masters and the optimizer stay as they are: `optimizer.step()` is
       not called, on any rank.
     - In both cases, the gradients of halves and masters are None afterwards, `update` was called
@@ -632,8 +633,9 @@ def checkpointed(segments, tensor: torch.Tensor) -> torch.Tensor:
       backward, its forward runs a second time, once, after the backward of the segment behind it
       and before its own: the activations of two segments never exist at the same time.
     - Nothing is recomputed that no gradient needs: nothing under `torch.no_grad()`, and no segment
-      before the first one that has a parameter or an input that requires a gradient. The output
-      requires a gradient where that of the plain loop does.
+      before the first one that has a parameter or an input that requires a gradient. From there on
+      frozen segments are recomputed like others. The output requires a gradient where that of the
+      plain loop does.
     - It may be called several times before backward. Backward is called once for each call.
 
     Example: of three segments that are linear layers with dropout, each forward runs once in the

@@ -780,8 +780,9 @@ class FullyShard:
       with `gathers.drop(place)`, where `place` is that of its block. So also under
       `torch.no_grad()`.
     - In backward, `gathers.use(place, is_backward=True)` comes before the weights of that use are
-      needed. Once the gradients of its inputs are there, the block's units that have gradients are
-      reduced, and `gathers.drop(place)` is called.
+      needed. Once the gradients of its inputs are there, of all that need one, the block's units
+      that have gradients are reduced, and `gathers.drop(place)` is called.
+    - Some blocks may be frozen as a whole, the first ones, too: an output may need no gradient.
     - A unit has gradients if a `.grad` of its parameters is not None. It is reduced by
       `reduce_gradients`, called by this name, as soon as backward has passed the block. What that
       returns is called later, just before the next reduction starts or in `finish`: so gradients
@@ -1110,7 +1111,8 @@ def clip_gradients(units: list[Unit], max_norm: float) -> float:
 
     - The norm is that of the whole mean gradient: of all units and all ranks' pieces. If it is
       larger than `max_norm`, every `unit.gradient` is multiplied by max_norm / norm, the same
-      number on all ranks; otherwise nothing changes.
+      number on all ranks; otherwise nothing changes. Nothing is added to the norm: small gradients
+      are clipped like others.
     - It returns the norm before that, the same on all ranks, also where it is 0.
     - One all-reduce of one float32 number, however many units there are.
     - A unit whose gradient is None is left out. All ranks call it, also those without a gradient.

@@ -177,8 +177,8 @@ def shard_on_rank(student: Any, cases: list[Any]) -> Any:
     return found
 
 
-def shard_many_on_rank(student: Any, rows: int, num_blocks: int) -> Any:
-    """Fill the memory with shards of a 16th, of weights that nobody else keeps."""
+def shard_many_on_rank(student: Any, rows: int, num_blocks: int, rank: int, num_ranks: int) -> Any:
+    """Fill the memory with one rank's shards of weights that nobody else keeps."""
     return_freed_memory()
     kept = []
     for _ in range(num_blocks):
@@ -186,7 +186,7 @@ def shard_many_on_rank(student: Any, rows: int, num_blocks: int) -> Any:
         qkv, output, gate, up, down = (torch.ones(side, rows) for side in sides)
         row = torch.ones(rows)
         full = student.Weights(row, qkv, output, row, row, gate, up, down, row)
-        kept.append(student.shard_weights(full, rows // 16, 3, 16))
+        kept.append(student.shard_weights(full, rows // num_ranks, rank, num_ranks))
         del full, qkv, output, gate, up, down
     return [one.gate.sum().item() for one in kept]
 
@@ -746,6 +746,8 @@ def sharded(student: Any, rng: torch.Generator) -> Any:
     cases, wanted = [], []
     for num in (2, 3, 1, 4):
         sizes = drawn_sizes(rng, num)
+        if num > 2:
+            sizes = sizes._replace(width=10)  # which N need not divide
         full = drawn_weights(rng, sizes)
         cases.append((list(full), sizes.head_dim, num, True))
         wanted.append(shards_of(full, num))
@@ -757,21 +759,22 @@ def sharded(student: Any, rng: torch.Generator) -> Any:
     return cases, wanted, found
 
 
-NUM_KEPT = 10
+NUM_KEPT = 30  # so many that one matrix of each is seen
 SLICE = "A slice keeps the whole weight alive: clone it."
 
 
-def kept_shards(student: Any, rng: torch.Generator) -> tuple[Run, int]:
-    """Shards of large weights that nobody else keeps, weighed by the kernel, and their rows."""
-    rows = 16 * whole(rng, 45, 47)  # 2 MiB a matrix
-    args = (shard_many_on_rank, rows, NUM_KEPT)
-    return student.emulated(*args, world_size=1, memory=True, **RULES), rows
+def kept_shards(student: Any, rng: torch.Generator) -> tuple[Run, int, int]:
+    """Shards of large weights that nobody else keeps, weighed by the kernel; rows, and ranks."""
+    rows = 48 * whole(rng, 15, 16)  # 2 MiB a matrix
+    num_ranks = (8, 12, 16, 24)[whole(rng, 0, 3)]
+    args = (shard_many_on_rank, rows, NUM_KEPT, whole(rng, 0, num_ranks - 1), num_ranks)
+    return student.emulated(*args, world_size=1, memory=True, **RULES), rows, num_ranks
 
 
-def most_kept(rows: int) -> float:
+def most_kept(rows: int, num_ranks: int) -> float:
     """The shards, the whole weights of two blocks, and room for the framework."""
     square = 4 * rows * rows
-    return NUM_KEPT * 7 * square / 16 + 2 * 7 * square + 16 * MB
+    return NUM_KEPT * 7 * square / num_ranks + 2 * 7 * square + 16 * MB
 
 
 def expect_shards(student: Any, rng: torch.Generator, names: Sequence[str], hint: str) -> None:
@@ -832,11 +835,11 @@ def check_shards_hold_no_more_than_themselves(student, rng):
                     actual = "other numbers once the whole weights are overwritten"
                     hint = "Clone norms and biases, too." if name in REPLICATED else SLICE
                     raise CheckFailed(expected, actual, hint)
-    run, rows = shared(student, rng, kept_shards)
+    run, rows, num = shared(student, rng, kept_shards)
     for total in entries(run.values[0], NUM_KEPT):
-        expect_close(total, rows * rows / 16, "the sum of a shard of ones", "A shard of a 16th.")
-    what = f"{NUM_KEPT} shards of a 16th, each of a block of {28 * rows * rows // MB} MiB"
-    expect_grown(run, most_kept(rows), what, SLICE)
+        expect_close(total, rows * rows / num, "the sum of a shard of ones", f"One of {num}.")
+    what = f"{NUM_KEPT} shards for {num} ranks, each of a block of {28 * rows * rows // MB} MiB"
+    expect_grown(run, most_kept(rows, num), what, SLICE)
 
 
 # parallel_mlp and parallel_attention
@@ -1222,8 +1225,9 @@ def lost(student: Any, rng: torch.Generator, num: int) -> Lost:
     targets[1, : min(num, 3)] = own * torch.arange(1, 1 + min(num, 3)) - 1  # and the last ones
     small = 2 * drawn(rng, *shape, vocabulary)
     steps = 120.0 * torch.arange(num).repeat_interleave(own)  # a power of e that float32 lacks
+    steps = torch.stack([steps, steps.flip(0)])[:, None]  # largest on the last rank, or the first
     far_below = -150.0 * (1 + torch.arange(targets.numel()) % 2).view(*shape, 1)  # by token
-    cases = [(small, between(rng, 2, 4)), (small + steps.flip(0), 1.0), (small + far_below, 1.0),
+    cases = [(small, between(rng, 2, 4)), (small + steps, 1.0), (small + far_below, 1.0),
              (small.to(HALF), between(rng, 2, 4))]  # fmt: skip
     with hinted(ALL_RANKS):
         each = [

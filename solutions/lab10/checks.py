@@ -266,6 +266,7 @@ def check_few_bytes_leave_the_nodes(student, rng):
         ((2, 2, 4), (10, 9, 10), 4),
         ((2, 4, 4), (5, 8, 9), 8),
         ((2, 2, 2, 4), (3, 7, 1, 4), 8),
+        ((3, 4), (10, 16), 6),  # a group of four is on two nodes, and does not fill the second
     ):
         names = shuffled(rng, ["tp", "cp", "dp", "pp"])[: len(sizes)]
         by_axis = {axis: unit * one for axis, one in zip(names, sent, strict=True)}
@@ -640,6 +641,7 @@ def expect_sums(run: Run, sizes: Sizes, is_whole: bool) -> None:
         calls = [_renumbered(one, ranks) for one in along(run, ranks)]
         flat = [torch.cat([one.flatten() for one in of_dp[t][own]]) for of_dp in truth.sums]
         weights = [([1 / sum(truth.counts)] * sizes.dp, ""), *scales_of(truth, sizes.tp)]
+        weights += [(own_scales, "")] if (own_scales := scales_along_tp(run, sizes)) else []
         failed: list[CheckFailed] = []
         for by_rank, _ in weights:
             shares = [weight * one for weight, one in zip(by_rank, flat, strict=True)]
@@ -653,6 +655,22 @@ def expect_sums(run: Run, sizes: Sizes, is_whole: bool) -> None:
                 failed.append(error)
         else:
             raise failed[0]
+
+
+def scales_along_tp(run: Run, sizes: Sizes) -> list[float]:
+    """The weights with which ranks of dp begin backward, by the first gradient along tp; or none.
+
+    They are what the loss was multiplied by, such as the loss scale of mixed precision.
+    """
+    found = []
+    for d, partial in enumerate(truth_of(sizes).partial):
+        rank = tp_ranks(sizes, d)[0]
+        calls = [one for one in along(run, tp_ranks(sizes, d)) if one.op == "all_reduce"]
+        body, wanted = calls[sizes.num_blocks :][:1], partial[0][sizes.num_blocks]
+        if not body or (sent := body[0].tensor(rank)).numel() != wanted.numel():
+            return []
+        found.append((sent.double().norm() / wanted.double().norm()).item())
+    return found
 
 
 def expect_mesh(run: Run, sizes: Sizes) -> None:
@@ -675,6 +693,25 @@ def _renumbered(exchange: Exchange, ranks: Sequence[int]) -> Exchange:
         name: {of[rank]: one for rank, one in getattr(exchange, name).items()} for name in by_rank
     }
     return exchange._replace(ranks=tuple(of[rank] for rank in exchange.ranks), **changed)
+
+
+def expect_same_loss(student: Any, rng: torch.Generator) -> None:
+    """Raise CheckFailed unless 4 ranks of dp return the same bits where the order of a sum matters.
+
+    All weights and inputs are zero, so that the sums of losses are 2**24 and three times 3/4.
+    """
+    targets = shuffled(rng, [[4096.0, 0.0, 0.0, 0.0], *[[0.5, 0.5, 0.5, 0.0]] * 3])
+    shapes, zeros = ((4,), (2, 4), (4, 2), (4,)), torch.zeros(1, 4)
+    each = [
+        ([[torch.zeros(shape) for shape in shapes]], zeros, torch.tensor([one]), 4, 1)
+        for one in targets
+    ]
+    with hinted(ALL_RANKS):
+        run = student.emulated(step_on_rank, each=each, world_size=4, **SEEN)
+    losses = [entry(value, 0) for value in run.values]
+    if not is_same(losses, losses[:1] * 4):
+        hint = "Each rank adds up in an order of its own: let one sum over dp make all of them."
+        raise CheckFailed("the same bits of the loss on all ranks of dp", "other last bits", hint)
 
 
 def drawn(rng: torch.Generator, dp: int, tp: int) -> Sizes:
@@ -738,8 +775,9 @@ def check_tp_carries_parts_of_sums(student, rng):
 @points(1, cell="check_gradients_on_mesh")
 def check_dp_carries_gradients(student, rng):
     """On 4 x 2 ranks, also between two nodes: along dp each gradient travels once. Half, if `up`
-    and `down` of the last block do.
+    and `down` of the last block do. The loss has the same bits on 4 ranks of dp.
     """
+    expect_same_loss(student, rng)
     sizes = drawn(rng, 4, 2)
     run = run_step(student, sizes)
     expect_groups_of_mesh(run, sizes)
@@ -751,8 +789,6 @@ def check_dp_carries_gradients(student, rng):
 
 
 # clip
-
-AXES = ("pp", "dp", "tp")
 
 
 def clip_on_rank(student: Any, sizes: dict[str, int], cases: Any) -> Any:
@@ -782,7 +818,10 @@ class Gradient(NamedTuple):
 def drawn_gradient(
     rng: torch.Generator, sizes: Mapping[str, int], axes: Sequence[str], dtype: torch.dtype
 ) -> Gradient:
-    """Ranks that differ in their places on these axes have different tensors."""
+    """Ranks that differ in their places on these axes have different tensors, of two dimensions or
+    three.
+    """
+    others = [whole(rng, 1, 3) for _ in range(whole(rng, 1, 2))]
     by_place: dict[tuple[int, ...], torch.Tensor] = {}
     found = []
     for place in itertools.product(*(range(size) for size in sizes.values())):
@@ -791,7 +830,7 @@ def drawn_gradient(
             num = whole(rng, 1, 5)
             if len(by_place) == 1:
                 num = 0
-            by_place[key] = torch.randn(num, generator=rng).to(dtype)
+            by_place[key] = torch.randn(num, *others, generator=rng).to(dtype)
         found.append(by_place[key].clone())
     return Gradient(found, tuple(axes))
 
@@ -825,10 +864,10 @@ def expect_norms(
     run: Run, sizes: Mapping[str, int], cases: Sequence[tuple[float, list[Gradient]]]
 ) -> None:
     for number, (_, own) in enumerate(cases):
-        wanted = norm_of(own, sizes)
+        wanted, kinds = norm_of(own, sizes), list(dict.fromkeys(one.axes for one in own))
         for rank, value in enumerate(run.values):
             norm = entry(value, number, 0)
-            what = f"the norm on rank {rank}, of gradients along {[one.axes for one in own]}"
+            what = f"the norm on rank {rank}, of gradients along {kinds}"
             if type(norm) is not float:
                 raise CheckFailed(f"{what}: a float", shown(norm))
             expect_close(norm, wanted, what, CLIP, 1e-4, 1e-6)
@@ -909,11 +948,16 @@ def check_norm_counts_each_once(student, rng):
 
 @points(0.5, cell="check_clip")
 def check_norm_over_stages(student, rng):
-    """On 2 x 1 x 3 ranks of pp, dp and tp: other tensors on each stage, replicas along tp."""
-    sizes = {"pp": 2, "dp": 1, "tp": 3}
-    kinds = [("pp", "tp"), ("pp",), ("pp", "dp", "tp")]
+    """On 2 x 1 x 3 ranks, with other tensors along the outermost axis and replicas along the
+    innermost one, whatever their names; and so many tensors that each may not have its own sum.
+    """
+    outer, within = shuffled(rng, ["cp", "ep"])
+    sizes = {outer: 2, "dp": 1, within: 3}
+    kinds = [(outer, within), (outer,), (outer, "dp", within)]
     made = [drawn_gradient(rng, sizes, axes, torch.float32) for axes in kinds]
-    cases = with_twins(made, sizes)
+    others = [drawn_gradient(rng, sizes, axes, torch.float32) for axes in kinds * 12]
+    small = [one._replace(of_rank=[part / 8 for part in one.of_rank]) for one in others]
+    cases = [(most, own + small) for most, own in with_twins(made, sizes)]
     run = run_clip(student, sizes, cases)
     expect_norms(run, sizes, cases)
     expect_squares_travelled(run, sizes, cases)
@@ -921,8 +965,9 @@ def check_norm_over_stages(student, rng):
 
 @points(1, cell="check_clip")
 def check_gradients_are_clipped(student, rng):
-    """Above `max_norm` all gradients are scaled in place, and below it none; squares and sums are
-    float32, whether gradients are bfloat16 or float16, where squares overflow.
+    """Above `max_norm` all gradients are scaled in place, and below it none, also where all are
+    zero; squares and sums are float32, whether gradients are bfloat16 or float16, where squares
+    overflow.
     """
     sizes, half = {"dp": 1, "tp": 2}, torch.bfloat16
     made = [drawn_gradient(rng, sizes, axes, torch.float32) for axes in (("tp",), ())]
@@ -946,6 +991,11 @@ def check_gradients_are_clipped(student, rng):
                 expect_close(given, wanted, what, hint, near, 0.0)
     twins = with_twins(made, sizes)
     expect_squares_travelled(run_clip(student, sizes, twins), sizes, twins)
+    zeros = [(1.0, [Gradient([torch.zeros(3)] * 2, ("tp",))])]
+    run = run_clip(student, sizes, zeros)
+    expect_norms(run, sizes, zeros)
+    for value in run.values:
+        expect_close(entry(value, 0, 1, 0), torch.zeros(3), "a gradient of zeros", "It stays.")
 
 
 # The parts of the cost
@@ -1110,6 +1160,18 @@ def read_plan(value: Any) -> Plan | None:
     )
 
 
+def drawn_case(rng: torch.Generator) -> tuple[Job, Machine]:
+    """A job and a machine for which every search finds good plans, and no table has any.
+
+    All sizes of plans are powers of two, and all plans fit; dp alone is not legal.
+    """
+    num_gpus, heads, rate = 2 ** whole(rng, 4, 6), 64 * whole(rng, 2, 3), 1e14 * whole(rng, 2, 6)
+    vocab, length, width = 1000 * whole(rng, 30, 60), 1024 * whole(rng, 2, 5), 64 * heads
+    job = Job(64 * whole(rng, 1, 2), width, heads, 4 * width, vocab, length, num_gpus // 2)
+    node, network = 5e-4 * rate * whole(rng, 2, 4), 1e-5 * rate * whole(rng, 4, 8)
+    return job, Machine(num_gpus, 8, rate, 1e15, node, network)
+
+
 # In these the best plan is not that of simple rules, nor of a search that forgets what is legal:
 # it has a pp of 3 or 6, a tp of 6, a micro-batch of 6. Only the unit of time is drawn.
 JOBS: tuple[tuple[Job, Machine], ...] = (
@@ -1154,11 +1216,27 @@ def bests(cases: Sequence[tuple[Job, Machine]]) -> list[float]:
     ]
 
 
+def expect_searched(student: Any, job: Job, machine: Machine) -> None:
+    """Raise CheckFailed unless there is a legal plan for a drawn job, not far from the best."""
+    plan, actual = chosen(student, job, machine)
+    expected = "a plan for a job that was drawn"
+    hint = "A plan follows from the sizes of the job; a table knows no other jobs."
+    if plan is None:
+        raise CheckFailed(expected, actual, hint)
+    if why := why_not_legal(job, machine, plan):
+        raise CheckFailed(expected, f"a plan that is not legal: {why}", hint)
+    slower = reference_step_s(job, machine, plan) / bests([(job, machine)])[0]
+    if slower > 3:
+        raise CheckFailed(expected, f"one that takes {slower:.2f} times as long as the best", hint)
+
+
 @points(2.5, cell="check_choose")
 def check_choice_is_near_the_best(student, rng):
     """By the judge's cost the plan is as good as the best of all: points in proportion, none for
-    25% more time, for a plan that is not legal, and for one that does not fit.
+    25% more time, for a plan that is not legal, and for one that does not fit. None at all without
+    a legal plan for a drawn job in less than three times the best one's seconds.
     """
+    expect_searched(student, *drawn_case(rng))
     unit = between(rng, 0.8, 1.2)
     cases = [(job, timed(machine, unit)) for job, machine in JOBS]
     shares, worst = [], (2.0, "", "")
@@ -1188,7 +1266,7 @@ def check_choice_is_near_the_best(student, rng):
 @points(0.5, cell="check_choose")
 def check_nothing_fits(student, rng):
     """None where no plan fits, and a plan where one fits just about."""
-    job, machine = JOBS[5]
+    job, machine = drawn_case(rng)
     held = [reference_held_bytes(job, plan) for plan in legal_plans(job, machine)]
     tight = machine._replace(memory_bytes=min(held))
     none = machine._replace(memory_bytes=0.9 * min(held))

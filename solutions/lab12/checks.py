@@ -14,9 +14,12 @@ import faulthandler
 import os
 import resource
 import signal
+import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +28,9 @@ import torch.distributed as dist
 from autograder.checks import (
     PartlyHeld,
     StudentFailed,
+    between,
     entries,
+    entry,
     expect_in_order,
     expect_whole,
     hinted,
@@ -65,9 +70,13 @@ def our_share_of(rank, world_size, batch_size):
     return rank * batch_size // world_size, (rank + 1) * batch_size // world_size
 
 
-def our_save(failing, folder, step, shard):
+def our_save(failing, hanging, folder, step, shard):
     if step in failing:
         return False
+    hung = Path(folder, "hung")
+    if step == hanging and dist.get_rank() == 1 and not hung.exists():
+        hung.touch()
+        time.sleep(10 * HASTY_S)
     num_ranks = dist.get_world_size()
     torch.save(shard, f"{folder}/{step}.{num_ranks}.{dist.get_rank()}")
     dist.barrier()
@@ -109,13 +118,9 @@ def our_train(student, limit, training, folder, every, timeout_s):
         if (number + 1) % every == 0:
             is_limited = limit is not None and (number + 1, first) == (limit.step, 0)
             if is_limited and training.rank == limit.rank:
-                limit_files(limit.num_bytes, limit.is_full)
+                limit_files(limit.num_bytes, is_full=False)
             with student.deadline(timeout_s):
-                is_saved = student.save_checkpoint(folder, number + 1, training.shard)
-            if is_limited and limit.is_full and is_saved is not False:
-                raise ValueError(
-                    "save_checkpoint returns False on every rank where one disk is full"
-                )
+                student.save_checkpoint(folder, number + 1, training.shard)
             if is_limited:
                 limit_files(0, is_full=False)
 
@@ -127,7 +132,6 @@ class Limit:
     step: int
     rank: int
     num_bytes: int
-    is_full: bool
 
 
 def limit_files(num_bytes, is_full):
@@ -137,11 +141,13 @@ def limit_files(num_bytes, is_full):
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes or most, most))
 
 
-def train_on_rank(student, folder, spec, own, failing, limit):
-    """A training by these functions of the student's, and ours; our save fails after some steps."""
+def train_on_rank(student, folder, spec, own, failing, hanging, limit):
+    """A training by these functions of the student's, and ours; our save fails after some steps,
+    and once hangs after one.
+    """
     ours = {
         "share_of": our_share_of,
-        "save_checkpoint": partial(our_save, failing),
+        "save_checkpoint": partial(our_save, failing, hanging),
         "load_checkpoint": our_load,
     }
     ours |= {"newest_whole": our_newest_whole, "deadline": our_deadline}
@@ -151,6 +157,133 @@ def train_on_rank(student, folder, spec, own, failing, limit):
     training = student.Training(spec.task)
     student.train(training, folder, spec.checkpoint_every, spec.timeout_s)
     training.hand_in()
+
+
+# saves and loads without a job, in a folder that these ranks share
+
+
+def shared_folder():
+    made = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(made)
+    return made[0]
+
+
+def shard_of(number, dtypes=None, num=100_001):
+    """A rank's slices, which differ from number to number and from rank to rank."""
+    dtypes = dtypes or {"weights": torch.float32, "momentum": torch.float32}
+    wholes = {
+        key: (torch.arange(num) + number + 1000 * at).to(dtype)
+        for at, (key, dtype) in enumerate(dtypes.items())
+    }
+    rank, size = dist.get_rank(), dist.get_world_size()
+    return {key: torch.tensor_split(one, size)[rank].clone() for key, one in wholes.items()}
+
+
+def saved(student, folder, step, shard):
+    """What a save returned, once all ranks are back."""
+    returned = student.save_checkpoint(folder, step, shard)
+    dist.barrier()
+    return returned
+
+
+def files_of(folder):
+    """The content of every file, by path, once all ranks have come so far."""
+    dist.barrier()
+    found = {str(one): one.read_bytes() for one in Path(folder).rglob("*") if one.is_file()}
+    dist.barrier()
+    return found
+
+
+def changed_files(before, folder):
+    return {path: body for path, body in files_of(folder).items() if before.get(path) != body}
+
+
+def newest_with(student, folder, bodies):
+    """What `newest_whole` says while these files have other bodies, or are missing."""
+    before = files_of(folder)
+    if dist.get_rank() == 0:
+        put_files(bodies)
+    dist.barrier()
+    newest = student.newest_whole(folder)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        put_files({path: before[path] for path in bodies})
+    dist.barrier()
+    return newest
+
+
+def put_files(bodies):
+    for path, body in bodies.items():
+        os.unlink(path) if body is None else Path(path).write_bytes(body)
+
+
+def kept_on_rank(student):
+    """What saves return, the calls of fsync, the newest checkpoint where all files of the last one
+    are missing, and what is loaded after the same step was saved again.
+    """
+    folder, fsync, synced = shared_folder(), os.fsync, []
+    os.fsync = lambda fd: (synced.append(fd), fsync(fd))[1]
+    returned = [saved(student, folder, step, shard_of(step)) for step in (3, 6)]
+    before = files_of(folder)
+    returned.append(saved(student, folder, 9, shard_of(9)))
+    newest = newest_with(student, folder, dict.fromkeys(changed_files(before, folder)))
+    saved(student, folder, 9, shard_of(10))
+    loaded = student.load_checkpoint(folder, 9, dist.get_rank(), dist.get_world_size())
+    is_old = is_like({"weights": loaded.get("weights")}, {"weights": shard_of(9)["weights"]})
+    return [returned, len(synced), newest, is_old]
+
+
+def is_like(loaded, due):
+    """Whether these are the slices that are due, with their keys, types and numbers."""
+    return loaded.keys() == due.keys() and all(
+        isinstance(one, torch.Tensor) and one.dtype == due[key].dtype and torch.equal(one, due[key])
+        for key, one in loaded.items()
+    )
+
+
+def full_on_rank(student, num_bytes):
+    """A save in which rank 0's disk is full, and one in which rank 1's is: what it returned, what
+    is the newest checkpoint, and whether all files stayed that there were.
+    """
+    folder, found = shared_folder(), []
+    for step in (3, 6):
+        saved(student, folder, step, shard_of(step))
+    for step, rank in ((9, 0), (12, 1)):
+        before = files_of(folder)
+        if dist.get_rank() == rank:
+            limit_files(num_bytes, is_full=True)
+        returned = student.save_checkpoint(folder, step, shard_of(step))
+        limit_files(0, is_full=False)
+        is_kept = before.items() <= files_of(folder).items()
+        found.append([returned, student.newest_whole(folder), is_kept])
+    return found
+
+
+def damaged_on_rank(student, shares, bit):
+    """What is the newest checkpoint, by what was done to one file of the last one."""
+    folder = shared_folder()
+    saved(student, folder, 3, shard_of(3))
+    before = files_of(folder)
+    saved(student, folder, 6, shard_of(6))
+    new, found = changed_files(before, folder), []
+    for path, body in sorted(new.items()):
+        damages = [("is missing", None)]
+        if 2 * len(body) >= max(map(len, new.values())):
+            for place in [int(share * len(body)) for share in shares]:
+                flipped = body[:place] + bytes([body[place] ^ bit]) + body[place + 1 :]
+                damages += [("was cut", body[:place]), ("has one other bit", flipped)]
+        for what, damaged_body in damages:
+            found.append([what, newest_with(student, folder, {path: damaged_body})])
+    return found
+
+
+def loaded_on_rank(student, dtypes):
+    """Whether ranks load their own slices again."""
+    folder = shared_folder()
+    saved(student, folder, 3, shard_of(3, dtypes, num=1001))
+    loaded = student.load_checkpoint(folder, 3, dist.get_rank(), dist.get_world_size())
+    dist.barrier()
+    return is_like(loaded, shard_of(3, dtypes, num=1001))
 
 
 # a job, and what must be seen of it
@@ -164,6 +297,7 @@ def job(
     world_sizes: Sequence[int] = (2,),
     timeout_s: float = PATIENT_S,
     failing: Sequence[int] = (),
+    hanging: int | None = None,
     limit: Limit | None = None,
 ) -> Trial:
     """A training with these disturbances, started again after each that ends it.
@@ -173,12 +307,11 @@ def job(
         StudentFailed: the job did not recover.
     """
     task = TASK.model_copy(update={"seed": whole(rng, 0, 1 << 20)})
-    num_ends = sum(one.kind != "full_disk" for one in struck) + (
-        limit is not None and not limit.is_full
-    )
+    num_ends = sum(one.kind != "full_disk" for one in struck)
+    num_ends += (limit is not None) + (hanging is not None)
     policy = RestartPolicy(num_ends, next_world_sizes=world_sizes[1:])
     spec = TrainingSpec(task, world_sizes[0], checkpoint_every=EVERY, timeout_s=timeout_s)
-    program = student.restarted(train_on_rank, list(own), list(failing), limit)
+    program = student.restarted(train_on_rank, list(own), list(failing), hanging, limit)
     try:
         trial = bench.attempt(program, spec, whole(rng, 0, 1 << 40), policy, struck)
     except StudentFailed as failed:
@@ -186,7 +319,7 @@ def job(
         what = "The job failed"
         if happened:
             what = f"When {described(happened[-1])}, the job did not recover"
-        elif limit is not None and not limit.is_full:
+        elif limit is not None:
             what = "When a save was ended at a byte on rank 1 alone, the job did not recover"
         raise StudentFailed(failed.outcome, f"{what}. {failed}", failed.may_be_external) from None
     if due := [one for one in struck if one.time_s is None]:
@@ -309,7 +442,9 @@ def check_restarted(student, rng):
 
 @points(1, cell="check_save_checkpoint")
 def check_kept(student, rng):
-    """The two newest checkpoints are kept, and older ones deleted."""
+    """The two newest checkpoints are kept, and older ones deleted. A save returns True, calls
+    `os.fsync`, and replaces a checkpoint of the same step.
+    """
     trial, _ = restarted(student, rng)
     one, now = trial.record.held_bytes.get(4, 0), trial.record.held_bytes.get(10, 0)
     if not 1.5 * one <= now <= TWO * one:
@@ -319,6 +454,24 @@ def check_kept(student, rng):
             "Keep the two newest ones, and delete the others once the new one is whole."
             " Is a slice that was loaded a view of the whole? Then all of it is saved.",
         )
+    values = student.run(kept_on_rank, world_size=2)
+    returned, num_synced, newest, is_old = zip(*[entries(one, 4) for one in values], strict=True)
+    if returned != ([True] * 3,) * 2:
+        raise CheckFailed("True on every rank from a save that went well", "other values")
+    if not any(map(integer, num_synced)):
+        raise CheckFailed("os.fsync of each file that is written", "no rank called it")
+    if newest != (6, 6):
+        raise CheckFailed(
+            "6 from newest_whole after steps 3, 6 and 9, where the files of step 9 are missing",
+            f"{list(newest)}",
+            "The one to be kept with the newest is the one before it.",
+        )
+    if True in is_old:
+        raise CheckFailed(
+            "the slices of the last save, after step 9 was saved twice",
+            "those of the save before it",
+            "A checkpoint of the same step is replaced, whole or not.",
+        )
 
 
 @points(2, cell="check_save_checkpoint")
@@ -327,9 +480,11 @@ def check_mid_save(student, rng):
     struck = Disturbance("mid_save", 4, whole(rng, 0, 1))
     trial = job(student, rng, STORE, struck)
     hint = "Write under another name; a checkpoint begins to exist when its last file is renamed."
-    expect_resumed(trial, struck, 3, hint)
+    has_files_small_enough = outlived(trial, struck, 6) and 6 in firsts(trial)
+    expect_resumed(trial, struck, 6 if has_files_small_enough else 3, hint)
     expect_same_weights(student, rng, trial, described(struck), hint)
-    limit = Limit(6, 1, 1000 * whole(rng, 100, 300), is_full=False)
+    held = trial.record.held_bytes.get(10, 0)
+    limit = Limit(6, 1, 1000 * whole(rng, 100, 300))
     trial = job(student, rng, STORE, limit=limit)
     what = "the save after step 6 was ended at a byte on rank 1 alone"
     resumed = firsts(trial)
@@ -340,6 +495,21 @@ def check_mid_save(student, rng):
     expect_in_order(trial, what)
     hint = "Count on another rank's file only when that rank has reported that it is there."
     expect_same_weights(student, rng, trial, what, hint)
+    plain = restarted(student, rng)[0].record.held_bytes
+    if plain.get(10, 0) + REST_BYTES < held and plain.get(10, 0) <= TWO * plain.get(4, 0):
+        raise PartlyHeld(
+            0.5,
+            "nothing is left of a save that was killed, after two more saves",
+            f"{held - plain.get(10, 0):,} bytes more than after a plain restart",
+            "Once a checkpoint is whole, delete all files that belong to none.",
+        )
+
+
+def outlived(trial: Trial, struck: Disturbance, step: int) -> bool:
+    """Whether a process that may write small files only came to this step, after its save."""
+    assert struck.time_s is not None
+    before = {take.process for take in trial.record.takes if take.time_s <= struck.time_s}
+    return any(take.step == step and take.process in before for take in trial.record.takes)
 
 
 def firsts(trial: Trial) -> list[int]:
@@ -364,7 +534,34 @@ def check_full_disk(student, rng):
         left = f"{after - before:,} bytes more than before"
         raise CheckFailed("nothing is left of a save on a full disk", left, hint)
     expect_same_weights(student, rng, trial, described(full), hint)
-    job(student, rng, STORE, limit=Limit(6, 0, 100_000, is_full=True))
+    expect_false_on_every_rank(student)
+
+
+def expect_false_on_every_rank(student) -> None:
+    """Raise CheckFailed unless a save fails on all ranks where one disk is full, and harms nothing.
+
+    Where no file is too large for the limit, the checkpoint may be whole as well.
+    """
+    values = student.run(full_on_rank, 100_000, world_size=2)
+    newest_due = 6
+    for at, step in enumerate((9, 12)):
+        of_ranks = [entries(entry(value, at), 3) for value in values]
+        returned, newest, is_kept = (list(one) for one in zip(*of_ranks, strict=True))
+        if returned == [True] * 2 and newest == [step] * 2:
+            newest_due = step
+            continue
+        if any(one is not False for one in returned):
+            raise CheckFailed(
+                f"save_checkpoint returns False on every rank where the disk of rank {at} is full",
+                "others than [False, False]",
+                "Let all ranks know how it went on each of them.",
+            )
+        if newest != [newest_due] * 2 or is_kept != [True] * 2:
+            raise CheckFailed(
+                "the two checkpoints that there were, as they were, after a save on a full disk",
+                "one of them is another, or gone",
+                "Delete an older checkpoint once the new one is whole, and no earlier.",
+            )
 
 
 @points(2, cell="check_newest_whole")
@@ -375,8 +572,21 @@ def check_truncated(student, rng):
 
 @points(2, cell="check_newest_whole")
 def check_corrupt(student, rng):
-    """Where bits of the newest checkpoint have flipped, training goes on from the one before."""
+    """Where bits of the newest checkpoint have flipped, training goes on from the one before; also
+    where one of its files is missing, cut, or has one other bit.
+    """
     damaged(student, rng, "corrupt")
+    shares = [between(rng, low, low + 0.15) for low in (0.1, 0.3, 0.55, 0.8)]
+    for rank, found in enumerate(
+        student.run(damaged_on_rank, shares, 1 << whole(rng, 0, 7), world_size=2)
+    ):
+        for what, newest in (entries(one, 2) for one in found):
+            if newest != 3:
+                raise CheckFailed(
+                    f"3 from newest_whole where one file of step 6 {what}",
+                    f"{newest} on rank {rank}",
+                    "Compare all of each file with a digest that was noted when it was written.",
+                )
 
 
 def damaged(student, rng, kind: str) -> None:
@@ -392,13 +602,30 @@ def damaged(student, rng, kind: str) -> None:
 
 @points(3, cell="check_load_checkpoint")
 def check_worlds(student, rng):
-    """On 4 ranks, then 2, then 4: each goes on at the newest checkpoint, to the same weights."""
+    """On 4 ranks, then 2, then 4: each goes on at the newest checkpoint, to the same weights. Ranks
+    are in the order of their numbers also where there are 11. Half where other keys and types than
+    the training's do not come back.
+    """
     first, second = killed(rng, 4, num_ranks=4), killed(rng, 7)
     trial = job(student, rng, STORE, first, second, world_sizes=(4, 2, 4))
     hint = "Put the slices of all files together in the order of ranks, and cut them anew."
     expect_resumed(trial, first, 3, hint)
     expect_resumed(trial, second, 6, hint)
     expect_weights(trial, "on 4 ranks, then 2, then 4", hint)
+    if student.run(loaded_on_rank, None, world_size=11) != [True] * 11:
+        raise CheckFailed("each of 11 ranks loads the slices that it saved", "others", hint)
+    dtypes = {"weights": torch.float32, "counts": torch.int64, "means": torch.float64}
+    try:
+        values = student.run(loaded_on_rank, dtypes, world_size=2)
+    except StudentFailed as failed:
+        values = [f"{failed}"]
+    if values != [True] * 2:
+        raise PartlyHeld(
+            0.5,
+            f"the keys and the types that were saved: {', '.join(dtypes)}",
+            "others" if len(values) == 2 else values[0],
+            "Save whatever keys the shard has, each in its own type.",
+        )
 
 
 @points(1, cell="check_deadline")
@@ -414,8 +641,6 @@ def check_in_time(student, rng):
 
 
 def in_time_on_rank(student):
-    import time
-
     left = []
     with student.deadline(0.4):
         left.append(1)
@@ -434,6 +659,24 @@ def check_deadline(student, rng):
     expect_given_up(
         student, rng, ["deadline"], "Something outside the waiting thread has to end the process."
     )
+    if student.run(late_on_rank, world_size=1) == [0]:
+        raise CheckFailed(
+            "a process that is late ends by a signal or with an exit code other than 0",
+            "exit code 0",
+            "For torchrun exit code 0 means that a rank has done its work.",
+        )
+
+
+def late_on_rank(student):
+    """How a child ends that works for longer than it may."""
+    child = os.fork()
+    if not child:
+        try:
+            with student.deadline(0.2):
+                time.sleep(10 * HASTY_S)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def expect_given_up(student, rng, own: Sequence[str], hint: str) -> None:
@@ -469,8 +712,17 @@ def expect_saves(trial: Trial, due: list[int]) -> None:
 
 @points(1, cell="check_train")
 def check_hang(student, rng):
-    """A step in which a rank is stopped ends by the deadline, and the job starts again."""
+    """A step in which a rank is stopped ends by the deadline, and the job starts again; so does a
+    save in which a rank hangs.
+    """
     expect_given_up(student, rng, ["train"], "Each step is within `deadline(timeout_s)`.")
+    trial = job(student, rng, ["train"], timeout_s=HASTY_S, hanging=6)
+    if not trial.result.restarts:
+        raise CheckFailed(
+            f"a save that hangs is ended after {HASTY_S:g} s",
+            f"{10 * HASTY_S:g} s later the other rank still waited",
+            "Each save is within `deadline(timeout_s)`, as each step is.",
+        )
 
 
 @points(1, cell="check_train")

@@ -97,6 +97,7 @@ print(f"{len(ray.nodes())} nodes, {ray.cluster_resources()['CPU']:.0f} CPUs")
 
 # %% given_training
 TASK = Task(num_steps=12, batch_size=12, width=4)
+ROUNDS = Task(num_steps=10, batch_size=12, width=4)  # three rounds of three steps, and a last batch
 STATE = "state.pt"
 
 
@@ -546,9 +547,6 @@ class Member(ray.tune.Trainable):
 
 
 # %% check_Member points=5
-ROUNDS = Task(num_steps=10, batch_size=12, width=4)  # three rounds of three steps, and a last batch
-
-
 def trained_alone(task, rates, batches):
     """The weights and the loss after three steps with each of these rates, in this process."""
     model = task.model()

@@ -114,7 +114,7 @@ class Sample(nn.Module):
 
 
 def broadcast_on_rank(
-    student: Any, root: int, seed: int, kind: str, sizes: Any, settings: Any
+    student: Any, root: int, seed: int, kind: str, sizes: Any, settings: Any, num_steps: int
 ) -> Any:
     """What this rank had and has of model and optimizer, and what a step then does."""
 
@@ -125,24 +125,26 @@ def broadcast_on_rank(
             for one in kept
         ]
         tensors = {name: one.clone() for name, one in model.state_dict().items()}
-        group = {key: one for key, one in optimizer.param_groups[0].items() if key != "params"}
-        return {"tensors": tensors, "moments": moments, "settings": group}
+        groups = [
+            {key: one for key, one in group.items() if key != "params"}
+            for group in optimizer.param_groups
+        ]
+        return {"tensors": tensors, "moments": moments, "settings": groups}
 
-    comm = Comm()
-    is_root = comm.rank == root
     model = Sample(seed, sizes)
     before_ids = [id(one) for one in model.weights]
     trained = [one for one in model.weights if one.requires_grad]
+    groups = [{"params": [one], **own} for one, own in zip(trained, settings, strict=True)]
     if kind == "SGD":
-        optimizer: Any = torch.optim.SGD(trained, **settings)
+        optimizer: Any = torch.optim.SGD(groups)
     else:
-        optimizer = torch.optim.Adam(trained, **settings, foreach=False)
-    for _ in range(2 if is_root else comm.rank % 2):  # some ranks have a state of their own
+        optimizer = torch.optim.Adam(groups, foreach=False)
+    for _ in range(num_steps):
         for one in trained:
             one.grad = torch.ones_like(one) * (seed % 7 + 1)
         optimizer.step()
     before = parts(model, optimizer)
-    student.broadcast_state(comm, model, optimizer, root)
+    student.broadcast_state(Comm(), model, optimizer, root)
     after = parts(model, optimizer)
     for one in trained:
         one.grad = torch.ones_like(one)
@@ -157,17 +159,22 @@ def broadcast_on_rank(
 
 
 def drawn_settings(rng: torch.Generator, kind: str) -> dict[str, Any]:
-    """An optimizer's settings, which differ from rank to rank."""
+    """Settings of a group of an optimizer, which differ from rank to rank."""
     lr, decay, first, second = (whole(rng, 1, 99) / 128 for _ in range(4))
     own = {"momentum": first} if kind == "SGD" else {"betas": (first, second)}
     return {"lr": lr, "weight_decay": decay, **own}
 
 
-def state_after_broadcast(student: Any, rng: torch.Generator, kind: str, root: int) -> Run:
-    seeds = [whole(rng, 0, 1 << 40) for _ in range(3)]
+def state_after_broadcast(
+    student: Any, rng: torch.Generator, kind: str, root: int, num_steps: int = 2
+) -> Run:
+    """The run of a broadcast from a root whose optimizer has done so many steps."""
     sizes = [whole(rng, 4, 30) for _ in range(3)]
-    settings = [drawn_settings(rng, kind) for _ in range(3)]
-    each = [(root, seed, kind, sizes, of) for seed, of in zip(seeds, settings, strict=True)]
+    each = []
+    for rank in range(3):  # some of the others have a state of their own
+        settings = [drawn_settings(rng, kind) for _ in range(2)]
+        num = num_steps if rank == root else rank % 2
+        each.append((root, whole(rng, 0, 1 << 40), kind, sizes, settings, num))
     with hinted(IN_STEP):
         return student.emulated(broadcast_on_rank, world_size=3, each=each, **RULES)
 
@@ -179,7 +186,7 @@ def expect_as_on_root(run: Run, root: int, *places: str) -> None:
             word = {"tensors": "weights and buffers", "moments": "optimizer state"}
             what = word.get(places[0], "settings of the optimizer's groups")
             hint = "The state_dict() of model and optimizer has all of it."
-            found = f"other numbers, or none, on rank {rank}"
+            found = f"other numbers, more, or none, on rank {rank}"
             raise CheckFailed(f"the root's {what} on all ranks", found, hint)
 
 
@@ -226,11 +233,11 @@ def check_broadcast_of_weights(student, rng):
 
 @points(1, cell="check_broadcast_state")
 def check_broadcast_of_optimizer(student, rng):
-    """All ranks have the root's momentum and settings, such as the rate, also those whose optimizer
-    has another state, or none.
+    """All ranks have the root's momentum and the settings of all groups, such as the rate, also
+    those whose optimizer has another state, or none, and where the root's has none.
     """
-    for root, kind in ((1, "SGD"), (0, "Adam")):
-        run = state_after_broadcast(student, rng, kind, root)
+    for root, kind, num_steps in ((1, "SGD", 2), (0, "Adam", 2), (2, "SGD", 0)):
+        run = state_after_broadcast(student, rng, kind, root, num_steps)
         expect_sent_by_root(run, root)
         expect_as_on_root(run, root, "moments")
         expect_in_broadcasts(run, root, "moments")
@@ -260,11 +267,14 @@ def agreed_on_rank(student: Any, rounds: Any, names: Any) -> Any:
     return [list(student.agreed(comm, list(waiting), list(names))) for waiting in rounds]
 
 
+PARTS = (0.8, 0.8, 0.0, 1.0, *[0.4] * 5)  # of the names that all ranks have, about, round by round
+
+
 def play_agreed(student: Any, rng: torch.Generator, num_ranks: int) -> tuple[Run, list[list[str]]]:
     names = [f"layer {one}" for one in shuffled(rng, range(whole(rng, 9, 14)))]
     by_rank: list[list[list[str]]] = [[] for _ in range(num_ranks)]
     wanted = []
-    for part in (0.8, 0.8, 0.0, 1.0):
+    for part in PARTS:
         common = [one for one in names if torch.rand((), generator=rng) < part]
         for rounds in by_rank:
             others = [one for one in names if torch.rand((), generator=rng) < part / 2]
@@ -277,8 +287,9 @@ def play_agreed(student: Any, rng: torch.Generator, num_ranks: int) -> tuple[Run
         each = [(rounds, names) for rounds in by_rank]
         run = student.emulated(agreed_on_rank, world_size=num_ranks, each=each, **RULES)
     sizes = [len(one.bodies[0]) for one in run.exchanges if one.op == "all_reduce"]
-    if len(run.exchanges) != 4 or len(sizes) != 4 or max(sizes) > len(names):
-        expected = f"one all-reduce of at most {len(names)} bytes for each of 4 calls"
+    num = len(PARTS)
+    if len(run.exchanges) != num or len(sizes) != num or max(sizes) > len(names):
+        expected = f"one all-reduce of at most {len(names)} bytes for each of {num} calls"
         raise CheckFailed(expected, f"{len(run.exchanges)} operations of {sizes} bytes")
     expect_names_sent(run.exchanges, by_rank, names)
     return run, wanted
@@ -287,25 +298,26 @@ def play_agreed(student: Any, rng: torch.Generator, num_ranks: int) -> tuple[Run
 def expect_names_sent(
     exchanges: Sequence[Exchange], by_rank: Sequence[Sequence[Sequence[str]]], names: Sequence[str]
 ) -> None:
-    """Raise CheckFailed unless each name has a byte of its own that says whether it waits."""
+    """Raise CheckFailed unless each name has a bit of its own that says whether it waits."""
     said = [
         (set(rounds[number]), one.bodies[rank])
         for number, one in enumerate(exchanges)
         for rank, rounds in enumerate(by_rank)
     ]
-    places = range(min(len(body) for _, body in said))
+    places = range(8 * min(len(body) for _, body in said))
 
-    def bytes_at(place: int, name: str, is_waiting: bool) -> set[int]:
-        return {body[place] for waiting, body in said if (name in waiting) == is_waiting}
+    def bits_at(place: int, name: str, is_waiting: bool) -> set[int]:
+        byte, bit = divmod(place, 8)
+        return {body[byte] >> bit & 1 for waiting, body in said if (name in waiting) == is_waiting}
 
     def is_place(place: int, name: str) -> bool:
-        waits, absent = (bytes_at(place, name, is_waiting) for is_waiting in (True, False))
+        waits, absent = (bits_at(place, name, is_waiting) for is_waiting in (True, False))
         return len(waits) == len(absent) == 1 and waits != absent
 
     missing = [name for name in names if not any(is_place(place, name) for place in places)]
     if missing:
         hint = "Each rank's own `waiting` has to be in what it gives to the all-reduce."
-        expected = "other bytes from ranks with other names, one for each name"
+        expected = "other bytes from ranks with other names, a bit or more for each name"
         raise CheckFailed(expected, f"none for {len(missing)} of {len(names)} names", hint)
 
 
@@ -326,7 +338,7 @@ def check_agreed_order(student, rng):
     """They have the order of `names` on all ranks."""
     run, wanted = play_agreed(student, rng, 3)
     for rank, value in enumerate(run.values):
-        if not is_same(entries(value, 4), wanted):
+        if not is_same(entries(value, len(wanted)), wanted):
             hint = "Go through `names`, not through `waiting`, which is in any order."
             raise CheckFailed("the order of `names`", f"another on rank {rank}", hint)
 
@@ -362,13 +374,10 @@ def drawn_tensors(rng: torch.Generator, dtypes: Sequence[torch.dtype]) -> list[d
     ]
 
 
-def play_fused(
-    student: Any, rng: torch.Generator, dtypes: Any, fusion_bytes: int
-) -> tuple[Run, Any]:
-    tensors = drawn_tensors(rng, dtypes)
+def play_fused(student: Any, rng: torch.Generator, tensors: Any, fusion_bytes: int) -> Run:
     each = [(one, shuffled(rng, list(one)), fusion_bytes) for one in tensors]
     with hinted(IN_STEP):
-        return student.emulated(fused_on_rank, world_size=3, each=each, **RULES), tensors
+        return student.emulated(fused_on_rank, world_size=3, each=each, **RULES)
 
 
 def expect_bodies(
@@ -407,30 +416,34 @@ def expect_fused(run: Run, tensors: Any, fusion_bytes: int) -> None:
 
 @points(2, cell="check_fused_sum")
 def check_fused_buffers(student, rng):
-    """Buffers are filled in the order of names as far as they hold, whatever order a rank's dict
-    has, and carry the tensors' elements.
+    """Buffers are filled in the order of names as far as they hold, to the last byte, whatever
+    order a rank's dict has, and carry the tensors' elements. Without tensors, nothing is sent.
     """
-    for fusion_bytes in (whole(rng, 150, 250), 0, 1 << 20):
-        run, tensors = play_fused(student, rng, [torch.float32], fusion_bytes)
-        expect_fused(run, tensors, fusion_bytes)
+    drawn = drawn_tensors(rng, [torch.float32])
+    full_bytes = sum(drawn[0][name].nbytes for name in sorted(drawn[0])[:2])
+    for tensors, fusion_bytes in (
+        *((drawn, size_bytes) for size_bytes in (full_bytes, 0, 1 << 20)),
+        ([{}, {}, {}], full_bytes),
+    ):
+        expect_fused(play_fused(student, rng, tensors, fusion_bytes), tensors, fusion_bytes)
 
 
 @points(1, cell="check_fused_sum")
 def check_fused_dtypes(student, rng):
     """Each dtype travels as it is: a buffer holds one alone."""
-    dtypes = [torch.float32, torch.float16, torch.float64]
-    fusion_bytes = whole(rng, 250, 350)
-    run, tensors = play_fused(student, rng, dtypes, fusion_bytes)
-    expect_fused(run, tensors, fusion_bytes)
+    tensors = drawn_tensors(rng, [torch.float32, torch.float16, torch.float64])
+    fusion_bytes = 2 * whole(rng, 125, 175) + 1  # odd: no tensors fill it to the last byte
+    expect_fused(play_fused(student, rng, tensors, fusion_bytes), tensors, fusion_bytes)
 
 
 @points(2, cell="check_fused_sum")
 def check_fused_sums(student, rng):
     """Every tensor, also one that is not contiguous, holds the sum over all ranks afterwards."""
-    run, tensors = play_fused(student, rng, [torch.float32, torch.float64], whole(rng, 150, 300))
+    tensors = drawn_tensors(rng, [torch.float32, torch.float64])
+    run = play_fused(student, rng, tensors, whole(rng, 150, 300))
     for rank, value in enumerate(run.values):
         for place, name in enumerate(sorted(tensors[0])):
-            wanted = sum(of_rank[name] for of_rank in tensors)
+            wanted: Any = sum(of_rank[name] for of_rank in tensors)
             found = tensor_like(entry(value, place), wanted)
             if found is None or not torch.equal(found, wanted):
                 hint = "Copy the parts of the summed buffer back into the tensors, with copy_."
@@ -584,7 +597,7 @@ class Trained:
 
     def expect_result(self, names: Sequence[str]) -> None:
         """Raise CheckFailed unless these parameters' gradients and weights are right."""
-        near = {"rtol": 5e-3, "atol": 0.2} if self.compression == "fp16" else NEAR
+        near: dict[str, Any] = {"rtol": 5e-3, "atol": 0.2} if self.compression == "fp16" else NEAR
         for step, due in enumerate(self.wanted()):
             for rank, value in enumerate(self.run.values):
                 for place, name in enumerate(self.first):
@@ -671,10 +684,11 @@ def check_optimizer_does_not_overflow(student, rng):
 
 
 def elastic_on_rank(
-    student: Any, plan: Any, num_steps: int, commit_every: int, start: float
+    student: Any, plan: Any, num_steps: int, commit_every: int, start: float, first: int = 0
 ) -> Any:
     """Run an elastic job; each step posts (step, weight, momentum) of all that take part.
 
+    Every state begins with `first` steps done.
     The plan is a list of (members, step after which they part, how they part): "lost", "added",
     "done", or "broken", where the step raises an error of its own.
     """
@@ -686,7 +700,7 @@ def elastic_on_rank(
     student.broadcast_state = right_broadcast_state
     rank = dist.get_rank()
     groups = [dist.new_group(list(members)) for members, _, _ in plan]
-    stage, num_calls, broken = -1, 0, KeyError("a sample")
+    stage, num_calls, broken = -1, 0, RuntimeError("shapes that do not match")
 
     def rendezvous() -> Any:
         nonlocal stage
@@ -725,7 +739,9 @@ def elastic_on_rank(
     def fresh() -> Any:
         model = nn.Linear(1, 1, bias=False)
         nn.init.constant_(model.weight, start)
-        return student.State(model, torch.optim.SGD(model.parameters(), 0.25, momentum=0.5))
+        state = student.State(model, torch.optim.SGD(model.parameters(), 0.25, momentum=0.5))
+        state.step = first
+        return state
 
     if rank not in plan[0][0]:
         state = fresh()
@@ -738,17 +754,19 @@ def elastic_on_rank(
             if any(rank in members for members, _, _ in plan[stage + 1 :]):
                 state = fresh()
                 student.run_elastic(state, train_step, rendezvous, num_steps, commit_every)
-        except KeyError as error:
+        except RuntimeError as error:
             if error is not broken:
                 raise
             return {"error": True}
     return {"step": state.step, "weight": next(state.model.parameters()).detach().clone()}
 
 
-def expected_posts(plan: Any, num_steps: int, commit_every: int, start: float) -> list[Any]:
+def expected_posts(
+    plan: Any, num_steps: int, commit_every: int, start: float, first: int
+) -> list[Any]:
     """What must be posted, as (members, step, weight, momentum), and the end of each run."""
     posts: list[Any] = []
-    state = (0, start, 0.0)
+    state = (first, start, 0.0)
     for members, last, how in plan:
         kept = state
         while state[0] < num_steps:
@@ -767,20 +785,28 @@ def expected_posts(plan: Any, num_steps: int, commit_every: int, start: float) -
     return [posts, state]
 
 
-def play_elastic(student: Any, rng: torch.Generator, plan: Any, num_steps: int, every: int) -> Run:
-    """The run of a job.
+def is_post(one: Exchange) -> bool:
+    """Whether this is the all-reduce of a step, not one of `run_elastic` itself."""
+    return one.op == "all_reduce" and one.dtype == "float64" and len(one.bodies[one.ranks[0]]) == 24
+
+
+def play_elastic(
+    student: Any, rng: torch.Generator, plan: Any, num_steps: int, every: int, first: int = 0
+) -> Run:
+    """The run of a job whose states begin with `first` steps done.
 
     Raises:
         CheckFailed: a step did not begin with the right state, everywhere.
     """
     start = [float(whole(rng, 3, 40)) for _ in range(4)]  # not 0, which many messages hold
-    posts, (num_done, weight, _) = expected_posts(plan, num_steps, every, start[plan[0][0][0]])
-    each = [(one,) for one in start]  # another rank's can only come over the wire
+    root = plan[0][0][0]
+    posts, (num_done, weight, _) = expected_posts(plan, num_steps, every, start[root], first)
+    each = [(one, first) for one in start]  # another rank's can only come over the wire
     with hinted(ALL_MEET):
         run = student.emulated(
             elastic_on_rank, plan, num_steps, every, world_size=4, each=each, **RULES
         )
-    found = [one for one in run.exchanges if one.op == "all_reduce"]
+    found = [one for one in run.exchanges if is_post(one)]
     did = [(one.ranks, int(one.tensor(one.ranks[0])[0])) for one in found]
     due = [(members, step) for members, step, _, _ in posts]
     if did != due:
@@ -795,11 +821,12 @@ def play_elastic(student: Any, rng: torch.Generator, plan: Any, num_steps: int, 
             )
 
         hint = "WorkerLost goes back to the last commit; HostsUpdated goes on with the next step."
+        hint = hint if number else "The first step to do is `state.step`, as rank 0 has it."
         raise CheckFailed(f"as step {number + 1} of the job: {said(due)}", said(did), hint)
     for one, (members, step, *state) in zip(found, posts, strict=True):
         for rank in members:
             wanted = torch.tensor([float(step), *state], dtype=torch.float64)
-            hint = "Copy what you commit; newcomers get all of it."
+            hint = "Copy what you commit, and go back to all of it; newcomers get all of it."
             what = f"step, weight and momentum with which rank {rank} begins step {step}"
             expect_close(one.tensor(rank), wanted, what, hint, rtol=1e-4, atol=1e-4)
     expect_state_sent(run.exchanges, found)
@@ -831,19 +858,19 @@ def expect_state_sent(exchanges: Sequence[Exchange], steps: Sequence[Exchange]) 
 
 
 def expect_quiet_commits(exchanges: Sequence[Exchange]) -> None:
-    """Raise CheckFailed where ranks that stay together broadcast between two of their steps."""
+    """Raise CheckFailed where ranks that stay together send anything between two of their steps."""
     begun: set[tuple[int, ...]] = set()
     for one in exchanges:
-        if one.op == "all_reduce":
+        if is_post(one):
             begun = {tuple(one.ranks)}
         elif tuple(one.ranks) in begun:
             hint = "What a commit keeps stays in the rank's own memory."
-            raise CheckFailed("broadcasts after a rendezvous alone", "one between two steps", hint)
+            raise CheckFailed("messages after a rendezvous alone", "one between two steps", hint)
 
 
 def expect_errors_pass(student: Any, step: int) -> None:
     """Raise CheckFailed unless an error in a step that means no loss comes out of `run_elastic`."""
-    plan = [((0, 1, 2, 3), step, "broken")]
+    plan = [((0, 1, 2, 3), step, "broken"), ((0, 1, 2, 3), -1, "done")]
     hint = "Only WorkerLost and HostsUpdated are about the ranks; let all others pass through."
     with hinted(hint):
         run = student.emulated(
@@ -851,16 +878,16 @@ def expect_errors_pass(student: Any, step: int) -> None:
         )
     for rank, value in enumerate(run.values):
         if entry(value, "error") is not True:
-            raise CheckFailed("the KeyError of a step", f"none on rank {rank}", hint)
+            raise CheckFailed("the RuntimeError of a step", f"none on rank {rank}", hint)
 
 
 @points(1, cell="check_run_elastic")
 def check_elastic_without_losses(student, rng):
-    """A job that nothing disturbs does all its steps, from rank 0's state; an error of the program
-    in a step passes through.
+    """A job that nothing disturbs does all steps that its state lacks, from rank 0's; an error of
+    the program in a step passes through, also a RuntimeError.
     """
     plan = [((0, 1, 2, 3), -1, "done")]
-    play_elastic(student, rng, plan, whole(rng, 4, 7), 2)
+    play_elastic(student, rng, plan, whole(rng, 5, 8), 2, first=whole(rng, 1, 3))
     expect_errors_pass(student, whole(rng, 1, 3))
 
 
@@ -886,10 +913,13 @@ def check_elastic_with_newcomers(student, rng):
 
 @points(1, cell="check_run_elastic")
 def check_elastic_with_all(student, rng):
-    """What was broadcast is a commit, and a change in the last step ends the job."""
+    """What was broadcast is a commit, also before the first step, and a change in the last step
+    ends the job.
+    """
     every = 4
     first = whole(rng, 4, 5)
     plan = [
+        ((0, 1, 2, 3), whole(rng, 0, 2), "lost"),
         ((0, 1, 2), first, "added"),
         ((0, 1, 2, 3), first + 1, "lost"),
         ((0, 2, 3), 9, "added"),
@@ -903,18 +933,20 @@ def check_elastic_with_all(student, rng):
 def timeline_on_rank(student: Any, contents: Any) -> Any:
     found = []
     for content in contents:
-        events = student.read_timeline(content).events
-        found.append(
-            [
-                [str(e.stream), str(e.kind), str(e.name), float(e.start_s), float(e.end_s)]
-                for e in events
-            ]
-        )
+        of_file = []
+        for e in student.read_timeline(content).events:
+            words = [str(e.stream), str(e.kind), str(e.name)]
+            of_file.append([*words, float(e.start_s), float(e.end_s), int(e.rank)])
+        found.append(of_file)
     return found
 
 
 def drawn_file(rng: torch.Generator, is_killed: bool) -> tuple[str, list[Any]]:
-    """A timeline file in Horovod's form, and its innermost activities."""
+    """A timeline file in Horovod's form, and its innermost activities.
+
+    A file that is whole has operations of other names, and one with nothing inside. That of a
+    killed job ends within an operation.
+    """
     began_us = whole(rng, 10**6, 10**7)
     records: list[dict[str, Any]] = [
         {
@@ -928,14 +960,16 @@ def drawn_file(rng: torch.Generator, is_killed: bool) -> tuple[str, list[Any]]:
     timed: list[tuple[int, int, dict[str, Any]]] = []
     wanted = []
     first_us = 1 << 60
-    for pid in shuffled(rng, range(1, whole(rng, 4, 7))):
+    ops = ["ALLREDUCE", "BROADCAST", "ALLGATHER"]
+    ops = shuffled(rng, ops) if is_killed else [*shuffled(rng, ops), "ALLTOALL", "REDUCESCATTER"]
+    pids = shuffled(rng, range(1, len(ops) + whole(rng, 1, 2)))
+    for op, pid in zip(itertools.cycle(ops), pids, strict=False):
         name = f"grad.{whole(rng, 10, 99)}.{pid}"
         records.append({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}})
         records.append(
             {"name": "process_sort_index", "ph": "M", "pid": pid, "args": {"sort_index": pid}}
         )
         now_us = began_us + whole(rng, 0, 900)
-        op = ("ALLREDUCE", "BROADCAST", "ALLGATHER")[whole(rng, 0, 2)]
         by = ("GLOO", "NCCL", "MPI")[whole(rng, 0, 2)]
         first_us = min(first_us, now_us)
 
@@ -946,9 +980,10 @@ def drawn_file(rng: torch.Generator, is_killed: bool) -> tuple[str, list[Any]]:
         kinds = (
             ("QUEUE", "wait"),
             ("MEMCPY_IN_FUSION_BUFFER", "other"),
-            (f"{by}_{op}", "communication"),
+            (f"{by}_{op}", "other" if op in ("ALLTOALL", "REDUCESCATTER") else "communication"),
         )
         kinds += (("WAIT_FOR_DATA", "wait"), ("MEMCPY_OUT_FUSION_BUFFER", "other"))
+        is_empty = pid == pids[0] and not is_killed
         start_us = now_us
         add(now_us, "B", f"NEGOTIATE_{op}")
         for rank in range(2):
@@ -958,7 +993,10 @@ def drawn_file(rng: torch.Generator, is_killed: bool) -> tuple[str, list[Any]]:
         add(now_us, "E")
         wanted.append([name, "wait", f"NEGOTIATE_{op}", start_us, now_us])
         add(now_us, "B", op)
-        for activity, kind in kinds:
+        if is_empty:
+            wanted.append([name, "communication", op, now_us, now_us + 7])
+            now_us += 7
+        for activity, kind in () if is_empty else kinds:
             start_us = now_us
             add(now_us, "B", activity)
             now_us += whole(rng, 10, 500)
@@ -967,6 +1005,8 @@ def drawn_file(rng: torch.Generator, is_killed: bool) -> tuple[str, list[Any]]:
             now_us += whole(rng, 0, 3)
         add(now_us, "E", args={"dtype": "float32", "shape": "[3]"})
     timed.sort(key=lambda one: one[:2])
+    if is_killed:
+        timed.pop()  # the end of an operation around all others of its tensor
     records += [one for _, _, one in timed]
     if is_killed:
         records.append({"ph": "B", "name": "QUEUE", "ts": timed[-1][0] + 5, "pid": 1})
@@ -987,6 +1027,9 @@ def expect_timeline(student: Any, rng: torch.Generator, is_killed: bool) -> None
             raise CheckFailed(f"{len(due)} events", f"{len(found)}", hint)
         for given, one in zip(found, due, strict=True):  # no stream has an activity twice
             times_s = [entry(given, place) for place in (3, 4)]
+            if entry(given, 5) != 0:
+                hint = "A pid stands for a tensor: `stream` has its name."
+                raise CheckFailed("events of rank 0", f"one of rank {shown(entry(given, 5))}", hint)
             if [entry(given, place) for place in range(3)] != one[:3]:
                 raise CheckFailed("stream, kind and name of the file's activities", "others")
             is_timed = all(type(time_s) is float for time_s in times_s)
@@ -1013,6 +1056,7 @@ def check_timeline_of_a_killed_job(student, rng):
 
 
 INTERFACES = ("eth0", "eth1", "ens3", "ens5", "bond0", "ib0", "enp4s0f0")
+UNUSUAL = ("eth0.100", "br-1", "bond0.7", "br-ens3")  # of a VLAN, of a bridge
 
 
 def drawn_log(rng: torch.Generator, faults: Sequence[str]) -> tuple[str, dict[str, str | None]]:
@@ -1025,33 +1069,36 @@ def drawn_log(rng: torch.Generator, faults: Sequence[str]) -> tuple[str, dict[st
     ]
     for name in ("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE"):
         if name in faults:
-            said.append(f"{name} set by environment to 1.")
+            value = 1 if len(faults) < 3 else whole(rng, 2, 9)
+            said.append(f"{name} set by environment to {value}.")
             wanted[name] = None
         elif whole(rng, 0, 1):
             said.append(f"{name} set by environment to 0.")
-    values = {"NCCL_ALGO": ("Tree", "Ring"), "NCCL_PROTO": ("LL", "LL128")}
+    values = {"NCCL_ALGO": ("Tree", "Ring"), "NCCL_PROTO": ("^LL", "^LL128")}  # ^: all others
     for name, words in values.items():
         if name in faults:
             said.append(f"{name} set by environment to {words[whole(rng, 0, 1)]}")
             wanted[name] = None
-    good = sorted(shuffled(rng, INTERFACES)[: whole(rng, 1, 2)])
+    good = [*shuffled(rng, INTERFACES)[: whole(rng, 1, 2)], shuffled(rng, UNUSUAL)[0]]
     bad = shuffled(rng, ["lo", "docker0"])[: whole(rng, 1, 2)]
-    found = shuffled(rng, [*good, *bad] if "NCCL_SOCKET_IFNAME" in faults else good)
-    found = bad if "no other interface" in faults else found
-    parts = [f"[{n}]{one}:10.{whole(rng, 0, 200)}.0.{n + 1}<0>" for n, one in enumerate(found)]
-    said.append(f"NET/Socket : Using {' '.join(parts)}")
+    first, *others = shuffled(rng, good)
+    of_ranks = [[first], [first], others]
     if "NCCL_SOCKET_IFNAME" in faults:
-        wanted["NCCL_SOCKET_IFNAME"] = ",".join(good)
+        wanted["NCCL_SOCKET_IFNAME"] = ",".join(sorted(good))
+        of_ranks[2] = shuffled(rng, [*others, *bad])
+    for found in [bad] if "no other interface" in faults else of_ranks:
+        parts = [f"[{n}]{one}:10.{whole(rng, 0, 200)}.0.{n + 1}<0>" for n, one in enumerate(found)]
+        said.append(f"NET/Socket : Using {' '.join(parts)}")
     said += ["Using network IB", "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read"]
     said.append("GPU Direct RDMA Enabled for GPU 2 / HCA 9 (distance 4 <= 5), read 1 mode Default")
-    levels = {"PHB": [8], "SYS": shuffled(rng, [8, 9]), "near": [6]}
+    levels = {"PHB": [8], "SYS": shuffled(rng, [8, 9]), "near": [6], "far": [10]}
     for level, distances in levels.items():
         if level in faults:
             said += [
                 f"GPU Direct RDMA Disabled for GPU {whole(rng, 0, 7)} / HCA 0 (distance {one} > 5)"
                 for one in distances
             ]
-            if level != "near":
+            if level in ("PHB", "SYS"):
                 wanted["NCCL_NET_GDR_LEVEL"] = level
     places = [(whole(rng, 1, 2), whole(rng, 100, 9999), whole(rng, 0, 7)) for _ in said]
     lines = [
@@ -1061,7 +1108,9 @@ def drawn_log(rng: torch.Generator, faults: Sequence[str]) -> tuple[str, dict[st
     return "\n".join(lines), wanted
 
 
-def expect_settings(student: Any, rng: torch.Generator, cases: Sequence[Sequence[str]]) -> None:
+def expect_settings(
+    student: Any, rng: torch.Generator, cases: Sequence[Sequence[str]], hint: str
+) -> None:
     logs = [drawn_log(rng, faults) for faults in cases]
     run = student.emulated(
         call_each, "choose_nccl_settings", [(log,) for log, _ in logs], world_size=1
@@ -1074,25 +1123,33 @@ def expect_settings(student: Any, rng: torch.Generator, cases: Sequence[Sequence
             missing = [one for one in wanted if not isinstance(found, dict) or one not in found]
             more = len(set(found) - set(wanted)) if isinstance(found, dict) else 0
             actual = f"{len(missing)} of them missing, {more} too many, or another value"
-            raise CheckFailed(f"the changes for a log with {names}", actual)
+            raise CheckFailed(f"the changes for a log with {names}", actual, hint)
 
 
 @points(1, cell="check_choose_nccl_settings")
 def check_settings_to_remove(student, rng):
-    """What was set and does harm is removed; a 0, and all else that is set, stays."""
+    """What was set and does harm is removed, whatever its value; a 0, and all else that is set,
+    stays.
+    """
     names = ("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_ALGO", "NCCL_PROTO")
-    expect_settings(student, rng, [(), *((one,) for one in names), names[:2], names])
+    hint = "Any number but 0 disables; of NCCL_ALGO and NCCL_PROTO any value counts."
+    expect_settings(student, rng, [(), *((one,) for one in names), names[:2], names], hint)
 
 
 @points(1, cell="check_choose_nccl_settings")
 def check_settings_of_interfaces(student, rng):
-    """Interfaces that lead nowhere are left out, where there are others."""
+    """Interfaces that lead nowhere are left out, where there are others in the lines of any rank,
+    whose names may have dots and dashes.
+    """
     name = "NCCL_SOCKET_IFNAME"
-    expect_settings(student, rng, [(name,), ("no other interface",), (name, "NCCL_ALGO"), ()])
+    cases = [(name,), ("no other interface",), (name, "NCCL_ALGO"), ()]
+    hint = "The interfaces of all lines, each once; names may have dots and dashes."
+    expect_settings(student, rng, cases, hint)
 
 
 @points(1, cell="check_choose_nccl_settings")
 def check_settings_of_distances(student, rng):
     """The level of the largest distance that is in the way."""
-    cases = [("PHB",), ("SYS",), ("near",), ("near", "SYS"), ("PHB", "NCCL_IB_DISABLE")]
-    expect_settings(student, rng, cases)
+    cases = [("PHB",), ("SYS",), ("near",), ("far",), ("near", "SYS"), ("PHB", "NCCL_IB_DISABLE")]
+    hint = "8 and 9 have a level, of which the larger counts; other distances need nothing."
+    expect_settings(student, rng, cases, hint)

@@ -161,11 +161,13 @@ class OverHorovod:
 def broadcast_state(comm, model: nn.Module, optimizer: torch.optim.Optimizer, root: int = 0):
     """Give all ranks the root's model and optimizer, in place.
 
-    - Afterwards parameters, buffers, the optimizer's state and the settings of its groups, such as
-      the learning rate, have on every rank the same bits as on the root, of any dtype and shape.
-      The parameters are still the same objects, which the optimizer changes.
-    - Any rank may be the root. The others' optimizers may have no state yet, or another.
-    - Nothing changes on the root, and only the root sends anything.
+    - Afterwards the parameters and buffers in the model's `state_dict()`, the optimizer's state and
+      the settings of all its groups, such as the learning rate, have on every rank the same bits as
+      on the root, of any dtype and shape. The parameters are still the same objects, which the
+      optimizer changes.
+    - Any rank may be the root. The others' optimizers may have no state yet, or another; where the
+      root's has none, theirs have none afterwards.
+    - Nothing changes on the root, and only the root sends anything, without compressing it.
     - Model and optimizer are made alike on all ranks.
     """
     ### BEGIN SOLUTION
@@ -537,6 +539,7 @@ class State:
 def run_elastic(state: State, train_step, rendezvous, num_steps: int, commit_every: int) -> None:
     """Train until `num_steps` steps are done, whatever ranks come and go.
 
+    - `state.step` may be more than 0 at the beginning, as after a checkpoint: so many are done.
     - `rendezvous()` returns the `comm` of those that are alive now. It is called at the beginning,
       and after each WorkerLost or HostsUpdated, and at no other time.
     - After each rendezvous, the state of rank 0 of the new `comm` goes to all its ranks, by
@@ -804,8 +807,8 @@ check_read_timeline()
 #
 # <details><summary>Hint</summary>
 #
-# One `re.findall` for each kind of line; `re.findall(r"(\w+):[\d.]+<0>", line)` gives the
-# interfaces of a line. A log has the lines of many ranks.
+# One `re.findall` for each kind of line; `re.findall(r"\](\S+?):", line)` gives the interfaces of
+# a line, of any names. A log has the lines of many ranks.
 #
 # </details>
 
@@ -815,9 +818,10 @@ def choose_nccl_settings(log: str) -> dict[str, str | None]:
     """The environment variables to change before the next run; None is one to remove.
 
     - NCCL_IB_DISABLE and NCCL_P2P_DISABLE: None, where one is set to a number other than 0.
-    - NCCL_ALGO and NCCL_PROTO: None, where one is set to anything.
-    - NCCL_SOCKET_IFNAME: the interfaces other than lo and docker0 of the lines `NET/Socket :
-      Using`, sorted and joined by commas, where such a line has lo or docker0, and others too.
+    - NCCL_ALGO and NCCL_PROTO: None, where one is set to anything, such as `^LL128`.
+    - NCCL_SOCKET_IFNAME: the interfaces other than lo and docker0 of all lines `NET/Socket :
+      Using`, each once, sorted and joined by commas, where a line has lo or docker0, and a line has
+      others. Names may have dots and dashes, such as eth0.100 and br-1.
     - NCCL_NET_GDR_LEVEL: "PHB" or "SYS", the level of the largest distance, 8 or 9, of the lines
       that say that GPU Direct RDMA is disabled for a GPU. Other distances need nothing.
     - Nothing else: a log without these gives an empty dict. Lines begin with the host, process and
@@ -825,13 +829,13 @@ def choose_nccl_settings(log: str) -> dict[str, str | None]:
     """
     ### BEGIN SOLUTION
     changes = {}
-    for name, value in re.findall(r"(NCCL_\w+) set by environment to (\w+)", log):
-        is_off = name in ("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE") and value != "0"
+    for name, value in re.findall(r"(NCCL_\w+) set by environment to (\S+)", log):
+        is_off = name in ("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE") and value.rstrip(".") != "0"
         if is_off or name in ("NCCL_ALGO", "NCCL_PROTO"):
             changes[name] = None
     good, is_misled = set(), False
     for line in re.findall(r"NET/Socket : Using (.*)", log):
-        found = set(re.findall(r"\](\w+):", line))
+        found = set(re.findall(r"\](\S+?):", line))
         is_misled |= bool(found & {"lo", "docker0"})
         good |= found - {"lo", "docker0"}
     if is_misled and good:

@@ -448,7 +448,7 @@ def pass_s(passes: list[dict], name: str, size_bytes: float) -> float:
     """Seconds of an operator that passes over memory.
 
     - `passes` are probes with `name`, `size_bytes` and `times_s`, in any order, of which the
-      shortest time counts. Those of this name count.
+      shortest time counts. Those of this name count: one or more.
     - Between two measured sizes: on a straight line through the logarithms of both.
     - Below the smallest: its time. Above the largest: its time, times size_bytes over its bytes.
     - A name that was not measured takes the median over all names that were.
@@ -761,7 +761,7 @@ def predict(measured: dict[str, list[dict]], program: Program) -> tuple[float, f
 
     - `measured` has "products", "passes", "phases", "links" among two ranks, and "write": probes as
       in the parts above. It has other kinds, too. Of every probe the shortest time counts, also of
-      saves.
+      saves, of which one may be an outlier, as in part 2.
     - An operator with flops is a product, whatever its name.
     - One and a half points: on a made-up machine, with correct versions of your other functions,
       both are at most 5% off the seconds that follow from the machine's numbers.

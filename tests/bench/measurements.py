@@ -1,6 +1,6 @@
 """Measure every figure that the project claims: `make bench` prints one table and writes build/bench.json.
 
-`python tests/bench speed culprits` measures those parts alone; `--smallest` runs a third of them, another third for
+`python tests/bench speed culprits` measures those parts alone; `--smallest` runs a sixth of them, another sixth for
 each commit, or those named, once as small as each can be, which judges no goal and fails where a part breaks.
 
 A speed is a ratio of two things measured in the same run, or a time with the goal beside it; nothing here is a test.
@@ -234,8 +234,8 @@ def main() -> None:
     names, is_smallest = {word for word in sys.argv[1:] if word != "--smallest"}, "--smallest" in sys.argv
     if unknown := names - {part.__name__ for part in PARTS}:
         sys.exit(f"No such part: {', '.join(sorted(unknown))}; there are {', '.join(part.__name__ for part in PARTS)}.")
-    third = PARTS[commit_seed(ROOT) % 3 :: 3] if is_smallest else PARTS
-    wanted = [part for part in PARTS if part.__name__ in names] if names else third
+    sixth = PARTS[commit_seed(ROOT) % 6 :: 6] if is_smallest else PARTS
+    wanted = [part for part in PARTS if part.__name__ in names] if names else sixth
     figures: list[Figure] = []
     broken, took_s = [], {}
     for part in track(wanted, "Measuring", console=console):

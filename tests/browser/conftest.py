@@ -151,16 +151,16 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
 
 
 @pytest.fixture(scope="session")
-def start_lab(chromium: str) -> Callable[[Path, Path], AbstractContextManager[Lab]]:
+def start_lab(chromium: str) -> Callable[..., AbstractContextManager[Lab]]:
     """Starts JupyterLab in a folder that holds a course, with settings of its own in another."""
     return running
 
 
 @contextmanager
-def running(course: Path, home: Path) -> Iterator[Lab]:
-    """JupyterLab as `make lab` starts it in this folder; it and all that it started end with the block."""
+def running(course: Path, home: Path, *command: str) -> Iterator[Lab]:
+    """JupyterLab in this folder, by this command or that of `make lab`; all that it started ends with the block."""
     server = subprocess.Popen(
-        [*make_lab(), "--no-browser", "--port=0"],
+        [*(command or make_lab()), "--no-browser", "--port=0"],
         cwd=course,
         env=environment(home),
         stdout=subprocess.PIPE,

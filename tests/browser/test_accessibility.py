@@ -143,7 +143,9 @@ def folders(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "theme", ["light", pytest.param("dark", marks=pytest.mark.nightly("a minute and a half; the colours are two sets"))]
+)
 @pytest.mark.parametrize("kind", PAGES)
 def test_axe_finds_nothing_serious(browser, folders, kind, theme):
     files = sorted(folders(kind).glob("*.html"))

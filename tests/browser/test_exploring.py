@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.browser
 EXPLORERS = sorted((Path(__file__).parent / "explorers").glob("*.py"))
 NUM_MOVES = int(os.environ.get("WORLDSIZE_MOVES", "3"))  # `make bench` asks for more
 FORMULA = """
@@ -67,6 +67,7 @@ def test_a_slider_under_the_arrow_keys_changes_the_numbers_tells_what_is_impossi
     expect(out.locator(".worldsize-explorer pre")).to_have_text("called once more\n")
 
 
+@pytest.mark.nightly("a minute, and exported pages are looked at by day")
 def test_without_its_kernel_a_page_shows_the_picture_and_the_sentence(scratch, screenshots):
     scratch.add_and_run(EXPLORERS[-1].read_text())
     out = scratch.code_cells.last.locator(".jp-OutputArea").first

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from worldsize import quiz
 
 WEEK = "weeks/week01_why_one_gpu_is_not_enough.ipynb"
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def test_week_1_runs_shows_and_asks(open_notebook, lab, screenshots):

@@ -56,7 +56,6 @@ def players(page: Page):
     return page.locator(".worldsize-player")
 
 
-@pytest.mark.timeout(300)
 def test_the_animation_steps_by_hand_and_plays_in_both_themes(notebook, screenshots):
     page = notebook.page
     notebook.wait_for(notebook.add_and_start(RING))

@@ -4,7 +4,12 @@ A small course stands for the whole one: a lesson with one cell of each kind, al
 --nightly the whole site of `make site` is looked at too.
 """
 
+import http.server
+import json
+import shutil
 import sys
+import threading
+from functools import partial
 from html import escape
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,7 +21,9 @@ import nbformat
 import pytest
 from axe import serious
 from hidden_texts import found_in, hidden_lines, hidden_of_the_bank, solutions
+from made_traces import Trace, ends
 from needs import give_up
+from playwright.sync_api import expect
 from repository import ROOT
 from small_site import REPOSITORY, build_small_site
 
@@ -24,6 +31,7 @@ from autograder.bench import recorded
 from worldsize import bench, quiz
 from worldsize.quiz.marking import mark_answer
 from worldsize.quiz.variant import Amount, Options, Phrase
+from worldsize.slow_steps import explain_steps
 
 WIDTHS = (1366, 390)
 MOST_BYTES = 3_000_000  # of a page with all that it shows at once
@@ -31,6 +39,7 @@ PAGES = {
     "small": (
         "index",
         "weeks/*",
+        "calculators/*",
         "labs/lab01/*",
         "self_checks",
         "checklist",
@@ -42,7 +51,7 @@ PAGES = {
     "whole": ("**/*",),
 }
 # by axe, which takes a second or more for each
-LOOKED_AT = {"small": ("index", "weeks/*", "docs/benchmark", "checklist"), "whole": ("**/*",)}
+LOOKED_AT = {"small": ("index", "weeks/*", "calculators/what_fits", "docs/benchmark", "checklist"), "whole": ("**/*",)}
 ANSWER = """(form) => {
     for (const field of form.querySelectorAll(".field")) {
         const {kind, value, accepted} = field.dataset;
@@ -72,6 +81,8 @@ def small(tmp_path_factory):
     """The folder of the site of a small course."""
     if not find_spec("furo"):
         give_up("site", "The packages of the site are not installed: pip install -c constraints.txt -e '.[site]'.")
+    if not shutil.which("npm"):
+        give_up("site", "npm, which brings Pyodide for the calculators, is not installed (Debian: npm).")
     course = tmp_path_factory.mktemp("course")
     recorded.write(recorded_run(), course / recorded.FOLDER)
     return build_small_site(course, tmp_path_factory.mktemp("site"))
@@ -259,9 +270,10 @@ def test_the_checklist_keeps_its_marks(small, visit):
 def test_a_lesson_works_without_a_kernel(small, visit):
     page, _, said = visit(small / "weeks/week01_small.html")
     assert page.locator("p", has_text="A formula").locator("math").count() == 1
-    assert "is not written yet" in page.locator("#check_twice").inner_text()
-    answer = page.locator("details", has_text="A worked answer")
+    assert "NotImplementedError" in page.locator("#twice").inner_text()
+    answer = page.locator("#answer-twice details", has_text="A worked answer")
     assert answer.get_attribute("open") is None and "number + number" in answer.text_content()
+    assert "Right: 4." in page.locator("#check_twice").inner_text()  # it was checked, not the cell above it
     explorer = page.locator(".worldsize-frames")
     slider = explorer.get_by_role("slider")
     slider.press("End")
@@ -344,3 +356,106 @@ def judged(variant, response):
     marked = mark_answer(variant.answer, [response] if isinstance(variant.answer, Options) else response)
     num_said = len(marked.feedback) if not any("is not a number" in text for text in marked.feedback) else 0
     return [marked.is_right, num_said]
+
+
+@pytest.fixture(scope="module")
+def served(small):
+    """The address of the small site on a server of its own."""
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=small)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def calculate(browser, served):
+    """Opens a calculator, once Python has started in it."""
+    contexts = []
+
+    def opened(name):
+        contexts.append(browser.new_context(viewport={"width": 1366, "height": 800}))
+        page = contexts[-1].new_page()
+        page.goto(f"{served}/calculators/{name}.html")
+        page.locator(".calculator[data-ready]").wait_for()
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+def calculators():
+    """The calculators, as the site imports them."""
+    sys.path.insert(0, str(ROOT / "website"))
+    try:
+        return import_module("calculators.calculator"), import_module("calculators").NAMES
+    finally:
+        sys.path.pop(0)
+
+
+def test_browsers_compute_what_the_library_computes(calculate):
+    calculator, names = calculators()
+    wanted = []
+    for name in names:
+        controls = calculator.controls(name)
+        starts = [control.start for control in controls]
+        ends = [[*starts[:place], len(one.options) - 1, *starts[place + 1 :]] for place, one in enumerate(controls)]
+        wanted += [(name, places) for places in [starts, *ends]]
+    computed = calculate(names[0]).evaluate(
+        """async (wanted) => {
+            const { python, calculator } = await globalThis.calculators;
+            return wanted.map(([name, places]) => calculator.answer(name, python.toPy(places)));
+        }""",
+        wanted,
+    )
+    assert len(wanted) > 2 * len(names)
+    for (name, places), found in zip(wanted, map(json.loads, computed), strict=True):
+        here = json.loads(calculator.answer(name, places))
+        assert found.get("html") == here.get("html") and found.get("problem") == here.get("problem"), (name, places)
+        assert numbers_of(found.get("chart")) == pytest.approx(numbers_of(here.get("chart")), rel=1e-9), (name, places)
+
+
+def numbers_of(part):
+    """All numbers of a picture's specification, in order."""
+    if isinstance(part, dict | list):
+        return [number for one in (part.values() if isinstance(part, dict) else part) for number in numbers_of(one)]
+    return [part] if isinstance(part, int | float) else []
+
+
+def test_a_calculator_asks_first_then_answers_and_follows_the_keys(calculate):
+    calculator, _ = calculators()
+    page = calculate("what_fits")
+    controls = page.locator(".controls")
+    assert not controls.is_visible() and not page.locator(".answer").is_visible()
+    page.get_by_label("Your guess, in GB").fill("16")
+    page.get_by_role("button", name="Check").click()
+    expect(page.locator(".verdict")).to_have_text(calculator.judge("what_fits", "16"))
+    expect(page.locator(".answer strong")).to_have_text(
+        "llama-3-8b on 8 GPUs of 80.0 GB fits from ZeRO stage 1 on, by the estimate."
+    )
+    assert page.locator(".picture svg [aria-label]").count() > 4
+    controls.get_by_label("GPUs").press("ArrowRight")
+    expect(page.locator(".answer strong")).to_have_text(
+        "llama-3-8b on 16 GPUs of 80.0 GB fits from ZeRO stage 1 on, by the estimate."
+    )
+    controls.get_by_label("model").select_option("gpt-3-175b")
+    expect(page.locator(".answer strong")).to_have_text(
+        "gpt-3-175b on 16 GPUs of 80.0 GB does not fit with any stage of ZeRO."
+    )
+
+
+def test_traces_are_explained_in_the_page(calculate, tmp_path):
+    loading = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    traces = [ends(Trace(rank)).kernel(1, 500).kernel(800, 199, 790) for rank in (0, 1)]
+    paths = [trace.host(450, 330, loading, "user_annotation").written(tmp_path) for trace in traces]
+    page = calculate("slow_steps")
+    page.get_by_label("traces").set_input_files(paths)
+    first, _, rest = explain_steps(paths).partition("\n")
+    expect(page.locator(".answer strong")).to_have_text(first)
+    assert page.locator(".answer pre").inner_text().strip() == rest.strip()
+    (tmp_path / "broken.json").write_text("{")
+    page.get_by_label("traces").set_input_files([tmp_path / "broken.json"])
+    expect(page.locator(".state")).to_contain_text("broken.json: not a whole trace of torch.profiler")

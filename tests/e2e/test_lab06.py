@@ -5,7 +5,7 @@ import types
 
 import pytest
 import torch
-from executed import errors, failures, lab_outputs, stream
+from executed import failures, lab_outputs, message, stream
 from repository import ROOT
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -42,46 +42,42 @@ def test_training_in_float16_finds_its_scale(solved):
         assert float(loss) < 0.5 and int(scale.replace(",", "")) < 2**24 and int(num_skipped) > 0
 
 
-def headlines(tmp_path, *names):
-    """What the open checks say, by name, of an answer with the cells of these wrong ones."""
+def of_checks(*names):
+    """The answer with the cells of these wrong ones, as what each open check that is asked for says of it."""
     cells = dict(SOLUTION)
     for name in names:
         cells |= read_answer(LAB, f"wrong/{name}").cells
-    outputs = lab_outputs("lab06", tmp_path, cells, without=("trained_in_float16",))
-    found = {name: errors(of) for name, of in outputs.items()}
-    said = {name: f"{of[0].ename} " + "\n".join(of[0].traceback) for name, of in found.items() if of}
-    assert all(one.startswith("CheckFailed") for one in said.values())
-    return said
+    return lambda check: message("lab06", cells, check)
 
 
-def test_open_checks_name_five_mistakes_by_what_was_done(tmp_path):
+def test_open_checks_name_five_mistakes_by_what_was_done():
     names = ("mean_of_the_means", "divides_in_half_precision", "row_survives_an_overflow", "each_rank_decides")
-    said = headlines(tmp_path, *names, "keeps_everything")
-    assert "the mean of the two means" in said["check_accumulate"]
-    assert "Divided in float16 they are 0" in said["check_unscale"]
-    assert "An overflow ends the row of good steps" in said["check_update"]
-    assert "Each rank decided for itself" in said["check_scaled_step"]
-    assert "Nothing is recomputed: all activations were kept" in said["check_checkpointed"]
+    said = of_checks(*names, "keeps_everything")
+    assert "the mean of the two means" in said("check_accumulate")
+    assert "Divided in float16 they are 0" in said("check_unscale")
+    assert "An overflow ends the row of good steps" in said("check_update")
+    assert "Each rank decided for itself" in said("check_scaled_step")
+    assert "Nothing is recomputed: all activations were kept" in said("check_checkpointed")
 
 
-def test_open_checks_name_six_more(tmp_path):
+def test_open_checks_name_six_more():
     names = ("one_backward_for_all", "looks_for_infinity_only", "doubles_one_step_late", "skips_with_zeros")
-    said = headlines(tmp_path, *names, "draws_new_masks", "forgets_the_recomputed_layer")
-    assert "Call backward for each micro-batch" in said["check_accumulate"]
-    assert "nan in gradient" in said["check_unscale"]
-    assert "when the third good step is counted" in said["check_update"]
-    assert "momentum changed in a skipped step" in said["check_scaled_step"]
-    assert "the same masks" in said["check_checkpointed"]
-    assert "124" in said["check_choose_checkpoints"]
+    said = of_checks(*names, "draws_new_masks", "forgets_the_recomputed_layer")
+    assert "Call backward for each micro-batch" in said("check_accumulate")
+    assert "nan in gradient" in said("check_unscale")
+    assert "when the third good step is counted" in said("check_update")
+    assert "momentum changed in a skipped step" in said("check_scaled_step")
+    assert "the same masks" in said("check_checkpointed")
+    assert "124" in said("check_choose_checkpoints")
 
 
-def test_open_checks_name_what_recomputing_forgets(tmp_path):
+def test_open_checks_name_what_recomputing_forgets():
     names = ("counts_its_own_tokens", "loss_and_gradients_unscaled", "forgets_the_autocast", "largest_first")
-    said = headlines(tmp_path, *names)
-    assert "all-reduce their number first" in said["check_accumulate"]
-    assert "is the loss scaled before backward" in said["check_scaled_step"]
-    assert "autocast of the first" in said["check_checkpointed"]
-    assert "layer 1 instead costs 2" in said["check_choose_checkpoints"]
+    said = of_checks(*names)
+    assert "all-reduce their number first" in said("check_accumulate")
+    assert "is the loss scaled before backward" in said("check_scaled_step")
+    assert "autocast of the first" in said("check_checkpointed")
+    assert "layer 1 instead costs 2" in said("check_choose_checkpoints")
 
 
 def defined(*names):

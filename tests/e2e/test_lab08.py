@@ -74,11 +74,6 @@ def test_open_check_names_the_cause(answer, check, cause):
     assert said.startswith("CheckFailed") and cause in said
 
 
-def test_an_open_check_needs_no_other(tmp_path):
-    outputs = lab_outputs("lab08", tmp_path, SOLUTION, without=CHECKS[::2])
-    assert failures(outputs) == {}
-
-
 def whole():
     """The loss of a block and a head in one process, and the gradients by name."""
     lab, (x, head, targets) = solved(solution_source()), drawn()

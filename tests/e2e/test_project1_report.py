@@ -250,6 +250,7 @@ def test_the_contract_in_the_notebook_is_that_of_the_program():
     assert set(re.findall(r"`(--[a-z-]+)`", contract)) == set(flags) and len(flags) == 16
 
 
+@pytest.mark.nightly("four minutes; `make project` judges it, and CI its mistaken ones")
 @pytest.mark.timeout(600)
 def test_no_hidden_check_breaks_on_the_reference():
     # its points are for `make project`: speed counts there, and other tests run beside this one

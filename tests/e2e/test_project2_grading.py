@@ -90,7 +90,7 @@ def test_the_best_plan_is_the_fastest_of_those_that_fit(tmp_path):
 
 # speed is virtual time here, so what else the machine does costs nobody points
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.nightly("minutes; `make project` judges it with all other answers")
 def test_the_solution_gets_its_score():
     finding = verify.try_case(ROOT, CASES["solution"], seed=0)
     assert finding.problems == [], finding.describe()

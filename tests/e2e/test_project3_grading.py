@@ -146,13 +146,12 @@ def test_the_bank_has_four_right_answers_and_twenty_three_that_are_wrong_or_chea
 
 # the checks of the train step take most of a judging: here, those of the design, the cost and the policy
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("name", "cells"),
     [
         ("solution", ["check_design", "check_cost", "check_policy"]),
         ("wrong/cost_of_one_constant", ["check_cost"]),
-        ("wrong/cheat_policy_remembers", ["check_policy"]),
+        pytest.param("wrong/cheat_policy_remembers", ["check_policy"], marks=pytest.mark.nightly("over a minute")),
         ("wrong/policy_every_five_seconds", ["check_policy"]),
         ("wrong/design_that_is_late", ["check_design"]),
     ],

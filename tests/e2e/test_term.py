@@ -1,7 +1,6 @@
 """A term played through by an instructor's commands: every number is right, and no hand grade is lost.
 
-With --nightly a class of forty, otherwise one of ten. The judge looks for words in the source: real judging is tested
-elsewhere, and here only what becomes of its points.
+The judge looks for words in the source: real judging is tested elsewhere, and here only what becomes of its points.
 """
 
 import csv
@@ -13,14 +12,14 @@ from tiny_term import ABSENT, DAMAGED, LABS, NUM_QUESTIONS, Term, name, penalty,
 
 from autograder.judging.report import format_points
 
-pytestmark = pytest.mark.timeout(7200)  # all of it is one fixture
+# all of it is one fixture
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200), pytest.mark.nightly("minutes; `make term` plays it")]
 GRADED = (*LABS, "quiz_two", "final_exam")
 
 
 @pytest.fixture(scope="module")
-def term(request, tmp_path_factory):
-    num_students = 40 if request.config.getoption("--nightly") else 10
-    term = Term(tmp_path_factory.mktemp("term"), num_students)
+def term(tmp_path_factory):
+    term = Term(tmp_path_factory.mktemp("term"), num_students=40)
     play(term)
     return term
 

@@ -1,7 +1,7 @@
 """An untouched lesson runs through: its turns are to be written, its bugs are found, and so each check can fail."""
 
 import pytest
-from executed import stream, unsolved_outputs, week_outputs
+from executed import UntouchedWeek, stream, week_outputs
 from repository import ROOT
 
 from autograder.authoring.scripts import read_week
@@ -12,7 +12,13 @@ pytestmark = pytest.mark.slow
 def looks_itself(week):
     """True where the week's own test runs it untouched, which takes as long as the week."""
     test = ROOT / "tests" / "e2e" / f"test_{week.stem[:6]}.py"
-    return "unsolved_outputs(SCRIPT" in test.read_text(encoding="utf-8")
+    return "untouched." in test.read_text(encoding="utf-8")
+
+
+def unsolved_outputs(script, folder):
+    """The outputs of a week's untouched turns and of the cells that these need, by id."""
+    with UntouchedWeek(script, folder) as week:
+        return week.outputs
 
 
 WEEKS = [

@@ -41,12 +41,25 @@ def test_untouched_lab_fails_cell_by_cell(course):
     printed = validate(course)
     notebook = nbformat.read(course / LAB, as_version=4)
     graded = [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("grade")]
-    checks = [cell.source for cell in graded if cell.cell_type == "code"]
+    checks = [cell for cell in graded if cell.cell_type == "code"]
     assert printed.startswith(f"VALIDATION FAILED ON {len(graded)} CELL(S)!")
-    assert [check for check in checks if check.splitlines()[0] not in printed] == []
-    # nbgrader cuts long lines, so not all of the sentence is there
-    assert printed.count("failed with NotImplementedError: Replace this line") == len(checks)
+    named = [f"The following cell failed:\n\n    {check.id}\n\nThe error was:\n" for check in checks]
+    assert [name for name in named if name not in printed] == []
+    assert [check.id for check in checks if check.source.splitlines()[0] in printed] == []
+    said = "failed with NotImplementedError: Replace this line with your own code, then run the cell again."
+    assert printed.count(said) == len(checks)
     assert "Traceback" not in printed and "site-packages" not in printed
+
+
+def test_what_a_check_expected_and_its_hint_are_printed_whole(course):
+    notebook = nbformat.read(course / LAB, as_version=4)
+    cells = solution_cells(ROOT / "solutions/lab01/lab01.py")
+    cells["average_gradients"] = "def average_gradients(model, num_samples):\n    pass"
+    nbformat.write(compose(notebook, cells), course / LAB)
+    printed = validate(course)
+    assert "..." not in printed and max(map(len, printed.splitlines())) > 90
+    for part in ("expected: ", "got: ", "hint: "):
+        assert part in printed
 
 
 def test_solution_passes(course):

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, shown_for, stream, unsolved_outputs, week_outputs, words
+from executed import assert_figures_have_words, assert_quiet, stream, week_outputs, words
 from repository import ROOT
 
 from worldsize import quiz
@@ -74,16 +74,16 @@ def test_worked_answers_are_right(outputs, name):
     assert "Right" in stream(outputs[f"check_{name}"])
 
 
-def test_the_bug_is_found_in_an_untouched_week(tmp_path):
-    said = words(unsolved_outputs(SCRIPT, tmp_path)["check_times_of_all"])
+def test_the_bug_is_found_in_an_untouched_week(untouched):
+    said = words(untouched.outputs["check_times_of_all"])
     assert "the times that rank 0 returns to be 0.52 at element 2 (3 of 4 differ)" in said
     assert "the list holds one tensor several times" in said
 
 
 @pytest.mark.parametrize("turn", SLIPS)
-def test_plausible_slips_are_caught(tmp_path, turn):
+def test_plausible_slips_are_caught(untouched, turn):
     answer, said = SLIPS[turn]
-    (shown,) = shown_for([answer], turn, SCRIPT, tmp_path)
+    (shown,) = untouched.shown_for([answer], turn)
     assert "Not yet" in shown and said in shown
 
 

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, stream, unsolved_outputs, week_outputs, words
+from executed import assert_figures_have_words, assert_quiet, stream, week_outputs, words
 from repository import ROOT
 
 from worldsize import quiz
@@ -51,8 +51,8 @@ def test_worked_answers_are_right(outputs, name):
     assert "Right" in stream(outputs[f"check_{name}"])
 
 
-def test_untouched_turns_say_so_and_the_bug_is_found(tmp_path):
-    found = unsolved_outputs(SCRIPT, tmp_path)
+def test_untouched_turns_say_so_and_the_bug_is_found(untouched):
+    found = untouched.outputs
     for name in TURNS:
         text = stream(found[f"check_{name}"]) or words(found[f"check_{name}"])
         if name == "accumulated_step":

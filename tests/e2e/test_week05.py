@@ -5,7 +5,7 @@ import math
 import re
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, shown_for, stream, week_outputs, words
+from executed import assert_figures_have_words, assert_quiet, stream, week_outputs, words
 from repository import ROOT
 
 from worldsize import quiz
@@ -141,9 +141,9 @@ def test_the_policy_that_measures_wins_on_a_link_that_changes(outputs):
     assert took_ms["the faster one"] < 0.97 * min(took_ms["always bfloat16"], took_ms["always 1%"])
 
 
-def test_turns_name_the_mistake(folder):
+def test_turns_name_the_mistake(untouched):
     def shown(turn, answer):
-        return shown_for([answer], turn, SCRIPT, folder)[0]
+        return untouched.shown_for([answer], turn)[0]
 
     squared = "def spread_of_random(num_entries, num_sent):\n    return num_entries / num_sent - 1"
     assert "the spread of 10 in 1,000 to be" in shown("spread_of_random", squared)

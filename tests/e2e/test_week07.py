@@ -5,16 +5,18 @@ import math
 import re
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, stream, unsolved_outputs, week_outputs, words
+from executed import assert_figures_have_words, assert_quiet, stream, week_outputs, words
 from repository import ROOT
 
+from autograder.authoring.scripts import read_week, without_markers
 from worldsize import hardware, quiz
 from worldsize.models import shape
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week07_zero_and_fsdp.py"
-TURNS = ("state_bytes", "lean_forward", "prefetched_s", "tokens_to_hide")
+TURNS = ("training_bytes", "zero1_step", "state_bytes", "prefetched_s", "tokens_to_hide")
+BUGS = ("lean_forward", "sharded_losses")
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +43,57 @@ def test_nothing_warns_and_every_figure_has_words(outputs):
 
 
 def test_every_turn_is_right_when_solved(outputs):
-    assert [name for name in TURNS if not stream(outputs[f"check_{name}"]).startswith("Right")] == []
+    assert [name for name in TURNS + BUGS if not stream(outputs[f"check_{name}"]).startswith("Right")] == []
 
 
-def test_untouched_turns_say_so_and_the_bug_is_shown_with_its_line(tmp_path):
-    found = unsolved_outputs(SCRIPT, tmp_path)
+def test_untouched_turns_say_so_and_the_bug_is_shown_with_its_line(untouched):
+    found = untouched.outputs
     for name in TURNS:
-        if name != "lean_forward":
-            assert f"{name} is not written yet" in stream(found[f"check_{name}"])
+        assert f"{name} is not written yet" in stream(found[f"check_{name}"])
     bug = "".join(str(one.get("data", one)) for one in found["check_lean_forward"])
     assert "at most 2 whole layers" in bug and "8 layers" in bug and "weight = part.new_empty" in bug
 
 
+def test_bytes_that_are_not_counted_or_not_there_are_named(untouched):
+    mistakes = {
+        "one.nbytes for one in model.parameters()": "SGD to be 8",
+        "2 * one.nbytes for one in model.parameters()": "Adam to be 16",
+        "one.nbytes + one.grad.nbytes + sum(kept.nbytes for kept in optimizer.state[one].values())"
+        " for one in model.parameters()": "NoneType",
+        "8 * one.numel() + sum(4 * kept.numel() for kept in optimizer.state[one].values())"
+        " for one in model.parameters()": "all in bfloat16 to be 8",
+        "2 * one.nbytes + sum(optimizer.state[one][kept].nbytes for kept in ('exp_avg', 'exp_avg_sq')"
+        " if kept in optimizer.state[one]) for one in model.parameters()": "AMSGrad to be 20",
+    }
+    answers = [f"def training_bytes(model, optimizer):\n    return sum({answer})\n" for answer in mistakes]
+    shown = untouched.shown_for(answers, "training_bytes")
+    assert [said for said, text in zip(mistakes.values(), shown, strict=True) if said not in text] == []
+
+
+def test_a_step_of_zero_1_must_send_ddps_bytes_and_give_ddps_weights(untouched):
+    (solved,) = (without_markers(cell.source) for cell in read_week(SCRIPT).cells if cell.title == "zero1_step")
+    scatter = "dist.reduce_scatter_tensor(sums[layer], gradients[layer].view(-1))"
+    gather = "dist.all_gather_into_tensor(weights[layer].view(-1), updated[layer])"
+    mistakes = [
+        (scatter, "sums[layer] = part_of(gradients)[layer]", "Two things travel"),
+        (gather, "part_of(weights)[layer] = updated[layer]", "Two things travel"),
+        (
+            scatter,
+            "dist.all_reduce(gradients[layer])\n        sums[layer] = part_of(gradients)[layer]",
+            "only the sums of its own part",
+        ),
+        (scatter, "layer or dist.reduce_scatter_tensor(sums.view(-1), gradients.view(-1))", "your part of every layer"),
+        (gather, gather.replace("updated", "sums"), "gather what `update` returns"),
+        ("master.update(sums)", "master.update(sums / dist.get_world_size())", "without dividing it"),
+        ("held = memory.held()", "held = memory.held()", "Right: DDP's weights"),
+    ]
+    assert [old for old, _, _ in mistakes if solved.count(old) != 1] == []
+    shown = untouched.shown_for([solved.replace(old, new) for old, new, _ in mistakes], "zero1_step")
+    assert [said for (_, _, said), text in zip(mistakes, shown, strict=True) if said not in text] == []
+
+
 def test_stages_hold_sixteen_seven_five_and_a_half_and_four_bytes_and_send_two_or_three_passes(outputs):
-    printed = "".join(stream(outputs[f"{name}_run"]) for name in ("ddp", "zero1", "zero2", "zero3"))
+    printed = "".join(stream(outputs[name]) for name in ("ddp_run", "check_zero1_step", "zero2_run", "zero3_run"))
     assert "DDP holds 2 + 2 + 12 = 16 bytes a parameter, sends 3 a step" in printed
     assert "ZeRO-1 holds 2 + 2 + 3 = 7 bytes a parameter, sends 3 a step" in printed
     assert "ZeRO-2 holds 2 + 0.5 + 3 = 5.5 bytes a parameter, sends 3 a step" in printed
@@ -63,10 +102,10 @@ def test_stages_hold_sixteen_seven_five_and_a_half_and_four_bytes_and_send_two_o
     assert [(row[-2], row[-1]) for row in table] == [("2", "yes")] * 3 + [("3", "yes")]
 
 
-def test_each_stage_is_a_short_change_of_the_one_before(outputs):
-    changed = {n: re.findall(r"^[-+].*", stream(outputs[f"zero{n}_run"]), flags=re.MULTILINE) for n in (1, 2, 3)}
+def test_stages_2_and_3_are_short_changes(outputs):
+    changed = {n: re.findall(r"^[-+].*", stream(outputs[f"zero{n}_run"]), flags=re.MULTILINE) for n in (2, 3)}
     assert all(0 < len(lines) <= 12 for lines in changed.values())
-    assert any("reduce_scatter" in line for line in changed[1]) and any("fetched" in line for line in changed[3])
+    assert any("reduce_scatter" in line for line in changed[2]) and any("fetched" in line for line in changed[3])
 
 
 def test_milestones_are_those_of_the_paper(outputs):
@@ -140,6 +179,7 @@ def test_fsdp_costs_five_to_fifteen_percent_where_the_text_says(outputs):
     assert len(adds) == 9
     assert all(5 <= adds[key] <= 15 for key in (("dgx-a100", "4,096"), ("dgx-h100", "4,096"), ("pcie-box", "16,384")))
     assert all(adds[place, "16,384"] < 2.5 for place in ("dgx-a100", "dgx-h100"))
+    assert (round(adds["dgx-a100", "1,024"]), round(adds["dgx-h100", "1,024"])) == (28, 44)
     assert 40 < adds["pcie-box", "1,024"] < 50 and float(table["pcie-box", "16,384"][2]) < 1
     for place, low_ms, high_ms in (("dgx-a100", 8, 9), ("dgx-h100", 4.7, 5.3)):
         for num_tokens in ("1,024", "4,096", "16,384"):

@@ -8,9 +8,7 @@ import pytest
 from executed import (
     assert_figures_have_words,
     assert_quiet,
-    shown_for,
     stream,
-    unsolved_outputs,
     week_outputs,
     words,
 )
@@ -62,8 +60,8 @@ def test_every_turn_is_right_when_solved(outputs):
     assert [name for name in TURNS if not stream(outputs[f"check_{name}"]).startswith("Right")] == []
 
 
-def test_untouched_turns_say_so_and_the_bug_is_shown_with_its_calls(tmp_path):
-    found = unsolved_outputs(SCRIPT, tmp_path)
+def test_untouched_turns_say_so_and_the_bug_is_shown_with_its_calls(untouched):
+    found = untouched.outputs
     for name in TURNS:
         if name != "lean_plan":
             assert f"{name} is not written yet" in stream(found[f"check_{name}"])
@@ -81,7 +79,7 @@ def with_cut_norms(size_bytes, num_ranks):
 """
 
 
-def test_what_becomes_of_the_all_reduces_names_each_mistake(tmp_path):
+def test_what_becomes_of_the_all_reduces_names_each_mistake(untouched):
     mistakes = {
         '["all_reduce"] * 2, 2 * whole, None': "no all_reduce in forward",
         '[gather, scatter] * 2, whole, ["all_reduce"] * 2': "no all_reduce in backward",
@@ -94,7 +92,7 @@ def test_what_becomes_of_the_all_reduces_names_each_mistake(tmp_path):
         "[gather, scatter] * 2, whole, None": "Right: eight collectives in place of four",
     }
     answers = [WITH_CUT_NORMS.format(answer=answer) for answer in mistakes]
-    shown = shown_for(answers, "with_cut_norms", SCRIPT, tmp_path)
+    shown = untouched.shown_for(answers, "with_cut_norms")
     assert [said for said, text in zip(mistakes.values(), shown, strict=True) if said not in text] == []
 
 

@@ -7,9 +7,7 @@ import pytest
 from executed import (
     assert_figures_have_words,
     assert_quiet,
-    shown_for,
     stream,
-    unsolved_outputs,
     week_outputs,
     words,
 )
@@ -21,7 +19,10 @@ from worldsize.models import shape
 pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week09_pipeline_parallelism.py"
-TURNS = ("idle_fraction", "middle_row", "row_of_two_chunks", "uneven_s", "make_schedule")
+TURNS = (
+    *("layers_of", "idle_fraction", "row_in_rounds", "middle_row", "row_of_two_chunks", "messages_sent"),
+    *("uneven_s", "make_schedule"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +57,15 @@ def test_every_turn_is_right_when_solved(outputs):
     assert [name for name in TURNS if not stream(outputs[f"check_{name}"]).startswith("Right")] == []
 
 
-def test_untouched_turns_say_so_and_the_bug_is_shown_with_its_norms(tmp_path):
-    found = unsolved_outputs(SCRIPT, tmp_path)
+def test_untouched_turns_say_so_and_the_bug_is_shown_with_its_norms(untouched):
+    found = untouched.outputs
     for name in TURNS[:-1]:
         assert f"{name} is not written yet" in stream(found[f"check_{name}"])
     bug = "".join(str(one.get("data", one)) for one in found["check_make_schedule"])
     assert "as in one process" in bug and "shrink" in bug and "image/png" in bug
 
 
-def test_two_chunks_a_rank_names_each_mistake(tmp_path):
+def test_two_chunks_a_rank_names_each_mistake(untouched):
     mistakes = {
         "1F0 1F1 3F0 3B0 3F1 1B0 1B1": "each of 1B0 1B1 1F0 1F1 3B0 3B1 3F0 3F1 once",
         "F0 F1 B0 B1": "each of 1B0",
@@ -75,9 +76,63 @@ def test_two_chunks_a_rank_names_each_mistake(tmp_path):
         "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1": "Right: 7.5 ms in place of 9",
     }
     answers = [f'def row_of_two_chunks():\n    return "{row}"' for row in mistakes]
-    shown = shown_for(answers, "row_of_two_chunks", SCRIPT, tmp_path)
+    shown = untouched.shown_for(answers, "row_of_two_chunks")
     assert [said for said, text in zip(mistakes.values(), shown, strict=True) if said not in text] == []
     assert "image/png" in shown[4] and "image/png" not in shown[5]
+
+
+def test_layers_that_are_lost_or_piled_up_are_named(untouched):
+    mistakes = {
+        "range(stage * (layers // stages), (stage + 1) * (layers // stages))": "each layer once and in order, for 11",
+        "range(stage * -(-layers // stages), (stage + 1) * -(-layers // stages))": "range(9, 12)",
+        "range(stage * (layers // stages), (stage + 1) * (layers // stages) if stage + 1 < stages else layers)": (
+            "[2, 2, 2, 5]"
+        ),
+        "range(stage * -(-layers // stages), min(layers, (stage + 1) * -(-layers // stages)))": "8, 8, 6]",
+        "list(range(stage * layers // stages, (stage + 1) * layers // stages))": "14 stages of 8 and 2 of 7",
+    }
+    answers = [f"def layers_of(stage, stages, layers):\n    return {text}" for text in mistakes]
+    shown = untouched.shown_for(answers, "layers_of")
+    assert [said for said, text in zip(mistakes.values(), shown, strict=True) if said not in text] == []
+
+
+def test_rounds_that_are_none_are_named(untouched):
+    mistakes = {
+        "round_of(0, m)": "at most 4 micro-batches held, for m = 8 and k = 4",
+        '" ".join(round_of(n, n + 1) for n in range(m))': "a step of 33.0 ms on four stages",
+        '" ".join(round_of(n, n + k) for n in range(0, m, k))': "F6 F7 F8",
+        '" ".join(round_of(n, n + k) for n in range(0, m - k + 1, k))': "F4 F5 B3 B4 B5",
+        '" ".join(round_of(n, n + k, "BF") for n in range(0, m, k))': "each backward after its forward",
+        '" ".join(round_of(n, min(m, n + k)) for n in range(0, m, k))': "27%, 43%, 60%",
+    }
+    helper = (
+        'def round_of(first, end, kinds="FB"):\n'
+        '    return " ".join(f"{kind}{n}" for kind in kinds for n in range(first, end))\n'
+    )
+    answers = [f"{helper}\ndef row_in_rounds(m, k):\n    return {text}" for text in mistakes]
+    shown = untouched.shown_for(answers, "row_in_rounds")
+    assert [said for said, text in zip(mistakes.values(), shown, strict=True) if said not in text] == []
+    assert "image/png" in shown[1] and "image/png" not in shown[0]
+
+
+def test_the_idle_shares_of_rounds_are_those_of_the_formula():
+    assert [f"{bubble(4, size):.0%}" for size in (8, 4, 2)] == ["27%", "43%", "60%"]
+
+
+def test_messages_that_are_none_are_named(untouched):
+    mistakes = {
+        "True": "2 messages for two stages in turn",
+        'a.kind == "F" and a.stage < last': "One in each direction",
+        'a.stage < last if a.kind == "F" else a.stage > 0': "4 messages for stages 0 and 3 on rank 0",
+        'rank < len(schedule) - 1 if a.kind == "F" else rank > 0': "24 messages for two chunks a rank",
+    }
+    rest = "for rank, row in enumerate(schedule) for a in actions_of(rank, row)"
+    last = f"max(a.stage {rest})"
+    answers = [
+        f"def messages_sent(schedule):\n    last = {last}\n    return sum(bool({text}) {rest})" for text in mistakes
+    ]
+    shown = untouched.shown_for(answers, "messages_sent")
+    assert [said for said, text in zip(mistakes.values(), shown, strict=True) if said not in text] == []
 
 
 def test_the_step_with_two_chunks_is_a_fifth_idle_and_by_plain_1f1b_a_third():

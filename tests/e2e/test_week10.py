@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, stream, unsolved_outputs, week_outputs, words
+from executed import assert_figures_have_words, assert_quiet, stream, week_outputs, words
 from repository import ROOT
 
 from worldsize import quiz
@@ -55,8 +55,8 @@ def test_every_turn_is_right_when_solved(outputs):
     assert [name for name in TURNS + BUGS if not stream(outputs[f"check_{name}"]).startswith("Right")] == []
 
 
-def test_untouched_turns_say_so_and_the_bugs_are_shown_with_their_figures(tmp_path):
-    found = unsolved_outputs(SCRIPT, tmp_path)
+def test_untouched_turns_say_so_and_the_bugs_are_shown_with_their_figures(untouched):
+    found = untouched.outputs
     for name in TURNS:
         assert f"{name} is not written yet" in stream(found[f"check_{name}"])
     order = "".join(str(one.get("data", one)) for one in found["check_mesh_order"])

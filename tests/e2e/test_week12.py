@@ -6,7 +6,7 @@ import math
 import re
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, shown_for, stream, unsolved_outputs, week_outputs, words
+from executed import assert_figures_have_words, assert_quiet, stream, week_outputs, words
 from repository import ROOT
 
 from worldsize import outages, quiz
@@ -14,7 +14,7 @@ from worldsize import outages, quiz
 pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week12_nothing_stays_up.py"
-TURNS = ("lost_fraction", "save_whole", "go_on")
+TURNS = ("mtbf_hours", "lost_fraction", "best_interval_s", "save_whole", "quorum", "samples_of", "go_on")
 BUG = "position"
 
 
@@ -56,30 +56,91 @@ def test_every_turn_is_right_when_solved(outputs):
     assert [name for name in (*TURNS, BUG) if not stream(outputs[f"check_{name}"]).startswith("Right")] == []
 
 
-def test_untouched_turns_say_so_and_the_bug_is_shown_by_its_samples(tmp_path):
-    found = unsolved_outputs(SCRIPT, tmp_path)
+def test_untouched_turns_say_so_and_the_bug_is_shown_by_its_samples(untouched):
+    found = untouched.outputs
     for name in TURNS:
         assert f"{name} is not written yet" in stream(found[f"check_{name}"])
     shown = "".join(str(one.get("data", one)) for one in found[f"check_{BUG}"])
     assert "16 of 48 samples twice, 16 never" in shown and "One resume can go well by luck" in shown
 
 
-def test_saves_that_destroy_the_old_file_or_skip_the_disk_are_named(tmp_path):
+def test_saves_that_destroy_the_old_file_or_skip_the_disk_are_named(untouched):
     in_place = 'def save_whole(write, path):\n    with open(path, "wb") as file:\n        write(file)\n'
     hasty = (
         'def save_whole(write, path):\n    with open(f"{path}.draft", "wb") as file:\n        write(file)\n'
         '    os.replace(f"{path}.draft", path)\n'
     )
-    first, second = shown_for([in_place, hasty], "save_whole", SCRIPT, tmp_path)
+    first, second = untouched.shown_for([in_place, hasty], "save_whole")
     assert "step 1 to be there after SIGKILL at byte 1 of saving step 2" in first and "nothing" in first
     assert "os.fsync, and then os.replace" in second and "power cut" in second
 
 
-def test_a_policy_that_waits_or_leaves_nodes_idle_is_named(tmp_path):
+def test_a_policy_that_waits_or_leaves_nodes_idle_is_named(untouched):
     waits = "def go_on(status):\n    return SavePlan(save_after_s=1440, num_nodes=NUM_NODES)\n"
     idle = "def go_on(status):\n    return SavePlan(save_after_s=1440, num_nodes=900)\n"
-    first, second = shown_for([waits, idle], "go_on", SCRIPT, tmp_path)
+    first, second = untouched.shown_for([waits, idle], "go_on")
     assert "it waits for" in first and "Are all healthy nodes used?" in second
+
+
+def test_a_mean_time_of_other_gpus_than_the_jobs_is_named(untouched):
+    head = "def mtbf_hours(num_failures, days, num_gpus, target_gpus):\n    return 24 * days / num_failures"
+    for shown in untouched.shown_for([f"{head}\n", f"{head} * target_gpus / num_gpus\n"], "mtbf_hours"):
+        assert "between failures of 10,000 GPUs, where 16,384 had 419 in 54 days" in shown
+        assert "to be 5.1" in shown and "Twice the GPUs, half the hours." in shown
+
+
+def test_an_interval_that_loses_more_than_the_best_is_named(untouched):
+    head = "def best_interval_s(stall_s, mean_s):\n    return "
+    no_two, half, no_root = (f"{head}{text}\n" for text in (
+        "math.sqrt(stall_s * mean_s)", "math.sqrt(stall_s * mean_s / 2)", "2 * stall_s * mean_s",
+    ))  # fmt: skip
+    for shown in untouched.shown_for([no_two, half, no_root], "best_interval_s"):
+        assert "between saves of 60 s, with M = 5.07 h to be 14" in shown and "is what losing costs" in shown
+
+
+def test_halves_that_both_go_on_and_a_majority_that_stops_are_named(untouched):
+    code = """
+def quorum(heard_s, now_s, timeout_s):
+    alive = [node for node, last_s in heard_s.items() if {alive}]
+    return alive if {goes_on} else []
+"""
+    is_alive = "now_s - last_s <= timeout_s"
+    half = code.format(alive=is_alive, goes_on="2 * len(alive) >= len(heard_s)")
+    of_the_living = code.format(alive=is_alive, goes_on="len(alive) > len(alive) / 2")
+    two_thirds = code.format(alive=is_alive, goes_on="3 * len(alive) > 2 * len(heard_s)")
+    dead = code.format(alive="now_s - last_s > timeout_s", goes_on="2 * len(alive) > len(heard_s)")
+    for shown in untouched.shown_for([half, of_the_living], "quorum"):
+        assert "where parts [(0,), (1,)] have lost each other" in shown and "[0] and [1]" in shown
+    strict = code.format(alive="now_s - last_s < timeout_s", goes_on="2 * len(alive) > len(heard_s)")
+    first, second, third = untouched.shown_for([two_thirds, dead, strict], "quorum")
+    assert "nodes [0, 1] of 3 to go on" in first and "nodes [0, 1] of 2 to go on" in second
+    assert "nodes [0, 1] of 2 to go on" in third and "heard each other 30 s ago, at most the timeout" in third
+    lowest = "2 * len(alive) > len(heard_s) or 2 * len(alive) == len(heard_s) and 0 in alive"
+    (shown,) = untouched.shown_for([code.format(alive=is_alive, goes_on=lowest)], "quorum")
+    assert shown.startswith("Right")  # a tie is broken, and still one part goes on
+
+
+def test_batches_that_depend_on_the_world_or_not_on_the_epoch_are_named(untouched):
+    code = """
+def samples_of(rank, world_size, position, batch_size, num_samples=48):
+    epoch, begin = divmod(position, num_samples)
+    order = torch.randperm(num_samples, generator=torch.Generator().manual_seed({seed}))
+    return {taken}.tolist()
+"""
+    whole = code.format(seed="seed + epoch", taken="order[begin : begin + batch_size]")
+    taken = "order[begin : begin + batch_size][rank::world_size]"
+    shards = "order.chunk(world_size)[rank][begin // world_size : (begin + batch_size) // world_size]"
+    by_rank = code.format(seed="seed + epoch + rank", taken=taken)
+    by_world = code.format(seed="seed + epoch + world_size", taken=taken)
+    once = code.format(seed="seed", taken=taken)
+    by_shards = code.format(seed="seed + epoch", taken=shards)
+    shown = untouched.shown_for([by_rank, by_world, once, by_shards, whole], "samples_of")
+    assert "12 samples on 4 ranks from position 0, each on one rank" in shown[0]
+    assert "in batch 1, as on 4 ranks all the time" in shown[1]
+    assert "two epochs in different random orders" in shown[2]
+    assert "12 samples on 5 ranks from position 36, each on one rank" in shown[3]
+    assert "12 samples on 4 ranks from position 0, each on one rank" in shown[4]
+    assert "Take one batch, the same on all ranks, and divide it among them." in shown[4]
 
 
 def test_published_rates_on_10000_gpus(outputs):
@@ -167,8 +228,7 @@ def test_each_check_finds_what_the_others_cannot(outputs):
 
 
 def test_data_come_in_the_same_order_on_every_world(outputs):
-    found = stream(outputs["order"])
-    assert "on 4, 2, 3 and 4 ranks: True" in found and "every sample once: True" in found
+    assert "the same batches on 4 ranks and on 1 to 12" in stream(outputs["check_samples_of"])
     assert "one, two and three resumes" in stream(outputs["check_position"])
 
 

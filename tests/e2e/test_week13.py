@@ -6,17 +6,17 @@ import re
 import sys
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, shown_for, stream, unsolved_outputs, week_outputs, words
+from executed import assert_figures_have_words, assert_quiet, stream, week_outputs, words
 from needs import is_required
 from repository import ROOT
 
 from worldsize import quiz
 from worldsize.course.manifests import Job, check, manifests
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # with every framework it takes three minutes of CPU
+pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week13_frameworks_and_clusters.py"
-TURNS = ("is_same", "agreed", "exploit", "that_fit")
+TURNS = ("is_same", "agreed", "exploit", "that_fit", "torch_variables", "increase")
 BUG = "share_of_loss"
 FORMULA = ("DDP", "FSDP2", "DeepSpeed, ZeRO-2", "Megatron-core, tp", "mpi4py", "Ray Train", "torchft")
 
@@ -58,15 +58,15 @@ def test_every_turn_is_right_when_solved(outputs):
     assert [name for name in (*TURNS, BUG) if not stream(outputs[f"check_{name}"]).startswith("Right")] == []
 
 
-def test_untouched_turns_say_so_and_the_bug_is_shown_by_its_gradient(tmp_path):
-    found = unsolved_outputs(SCRIPT, tmp_path)
+def test_untouched_turns_say_so_and_the_bug_is_shown_by_its_gradient(untouched):
+    found = untouched.outputs
     for name in TURNS:
         assert f"{name} is not written yet" in stream(found[f"check_{name}"])
     shown = "".join(str(one.get("data", one)) for one in found[f"check_{BUG}"])
     assert "5 samples, 3 and 2 on two ranks" in shown and "% off" in shown
 
 
-def test_curves_that_only_look_the_same_are_named(tmp_path):
+def test_curves_that_only_look_the_same_are_named(untouched):
     largest = (
         "def is_same(losses, others, tolerance):\n"
         "    return len(losses) == len(others) and max(abs(a - b) / a for a, b in zip(losses, others)) <= tolerance\n"
@@ -79,19 +79,19 @@ def test_curves_that_only_look_the_same_are_named(tmp_path):
         "def is_same(losses, others, tolerance):\n"
         "    return all(abs(a - b) <= tolerance * a for a, b in zip(losses, others))\n"
     )
-    first, second, third = shown_for([largest, absolute, no_length], "is_same", SCRIPT, tmp_path)
+    first, second, third = untouched.shown_for([largest, absolute, no_length], "is_same")
     assert "not a number" in first and "small losses" in second and "a step less" in third
 
 
-def test_agreements_that_ranks_do_not_share_are_named(tmp_path):
+def test_agreements_that_ranks_do_not_share_are_named(untouched):
     own = "def agreed(waiting):\n    return waiting\n"
     never = "def agreed(waiting):\n    return []\n"
-    first, second = shown_for([own, never], "agreed", SCRIPT, tmp_path)
+    first, second = untouched.shown_for([own, never], "agreed")
     assert "Not yet" in first
     assert "all 12 gradients to be reduced" in second and "0 after 50 cycles" in second
 
 
-def test_a_population_that_copies_the_wrong_way_is_named(tmp_path):
+def test_a_population_that_copies_the_wrong_way_is_named(untouched):
     high = (
         "def exploit(scores, rates, draws):\n    order = sorted(range(8), key=lambda one: -scores[one])\n"
         "    return {bad: (order[0], rates[order[0]] * 2) for bad in order[-2:]}\n"
@@ -100,17 +100,62 @@ def test_a_population_that_copies_the_wrong_way_is_named(tmp_path):
         "def exploit(scores, rates, draws):\n    order = sorted(range(8), key=scores.__getitem__)\n"
         "    return {bad: (draws.choice(order[:2]), rates[bad] * draws.choice((0.5, 2.0))) for bad in order[-2:]}\n"
     )
-    first, second = shown_for([high, own_rate], "exploit", SCRIPT, tmp_path)
+    first, second = untouched.shown_for([high, own_rate], "exploit")
     assert "members 1 and 3 to copy" in first and "half or twice the copied rate" in second
 
 
-def test_jobs_that_are_started_in_part_are_named(tmp_path):
+def test_jobs_that_are_started_in_part_are_named(untouched):
     parts = (
         "def that_fit(num_free, waiting):\n    counts = []\n    for job in waiting:\n"
         "        counts.append(min(job.num_workers, num_free))\n        num_free -= counts[-1]\n    return counts\n"
     )
-    (shown,) = shown_for([parts], "that_fit", SCRIPT, tmp_path)
+    (shown,) = untouched.shown_for([parts], "that_fit")
     assert "[0, 16, 0, 8]" in shown and "stops nobody behind it" in shown
+
+
+def test_ranks_that_slurm_starts_and_that_would_not_meet_are_named(untouched):
+    right = {
+        "RANK": 'task["SLURM_PROCID"]',
+        "LOCAL_RANK": 'task["SLURM_LOCALID"]',
+        "WORLD_SIZE": 'task["SLURM_NTASKS"]',
+        "MASTER_ADDR": "hosts[0]",
+        "MASTER_PORT": 'str(20000 + int(task["SLURM_JOB_ID"]) % 10000)',
+    }
+    a_node = 'int(task["SLURM_NTASKS"]) // int(task["SLURM_NNODES"])'
+    mistakes = [
+        ("RANK", 'task["SLURM_LOCALID"]', "Which number counts through the whole job?"),
+        ("RANK", f'str(int(task["SLURM_NODEID"]) * ({a_node}) + int(task["SLURM_LOCALID"]))', "through the whole job?"),
+        ("LOCAL_RANK", 'task["SLURM_PROCID"]', "It counts on each node"),
+        ("WORLD_SIZE", 'task["SLURM_NNODES"]', "All ranks, not all nodes."),
+        ("WORLD_SIZE", 'int(task["SLURM_NTASKS"])', "as text"),
+        ("MASTER_ADDR", 'task["SLURMD_NODENAME"]', "All look for the node of rank 0."),
+        ("MASTER_PORT", '"29500"', "29500 for both"),
+        ("MASTER_PORT", 'str(20000 + int(task["SLURM_JOB_ID"]))', "118765"),
+        ("MASTER_PORT", 'str(20000 + int(task["SLURM_PROCID"]))', "one port from 20000 to 29999"),
+        ("RANK", right["RANK"], "Right: the tasks of three jobs find rank 0, at the ports 24711 24712 28765"),
+    ]
+    answers = []
+    for name, value, _ in mistakes:
+        entries = ", ".join(f'"{key}": {text}' for key, text in {**right, name: value}.items())
+        answers.append(f"def torch_variables(task, hosts):\n    return {{{entries}}}\n")
+    shown = untouched.shown_for(answers, "torch_variables")
+    assert [said for (_, _, said), text in zip(mistakes, shown, strict=True) if said not in text] == []
+
+
+def test_counters_that_are_read_like_gauges_are_named(untouched):
+    there = "there = [sample for sample in samples if sample is not None]"
+    pairs = "for before, after in zip(there, there[1:])"
+    mistakes = {
+        f"{there}; return there[-1] - there[0]": "270 for a process that was started again",
+        f"{there}; return sum(max(after - before, 0) {pairs})": "has done its whole sample since",
+        f"{there}; return sum(abs(after - before) {pairs})": "270 for a process that was started again",
+        f"there = [sample or 0 for sample in samples]; return sum((after - before) % 1000 {pairs})": "None is not zero",
+        f"{there}; return sum(after - before if after >= before else after {pairs})": "Right: 825 steps.",
+    }
+    answers = [f"def increase(samples):\n    {text}\n" for text in mistakes]
+    shown = untouched.shown_for(answers, "increase")
+    assert [said for said, text in zip(mistakes.values(), shown, strict=True) if said not in text] == []
+    assert "Of the gauge 0, 79, 0, 79 it makes 158" in shown[-1], "what the text says of two errors 79"
 
 
 def test_adam_hides_a_factor_that_sgd_shows(outputs):

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from executed import assert_figures_have_words, assert_quiet, shown_for, stream, unsolved_outputs, week_outputs, words
+from executed import assert_figures_have_words, assert_quiet, stream, week_outputs, words
 from repository import ROOT
 
 from worldsize import quiz
@@ -12,7 +12,7 @@ from worldsize import quiz
 pytestmark = pytest.mark.slow
 
 SCRIPT = ROOT / "weeks" / "week14_capstone.py"
-TURNS = ("linear_step_s", "node_sends_bytes", "elastic", "fat_tree")
+TURNS = ("contradictions", "linear_step_s", "node_sends_bytes", "elastic", "counted_s", "fat_tree")
 BUG = "utilisation"
 
 
@@ -54,15 +54,76 @@ def test_every_turn_is_right_when_solved(outputs):
     assert [name for name in (*TURNS, BUG) if not stream(outputs[f"check_{name}"]).startswith("Right")] == []
 
 
-def test_untouched_turns_say_so_and_the_bug_is_shown_with_its_factor(tmp_path):
-    found = unsolved_outputs(SCRIPT, tmp_path)
+def test_untouched_turns_say_so_and_the_bug_is_shown_with_its_factor(untouched):
+    found = untouched.outputs
     for name in TURNS:
         assert f"{name} is not written yet" in stream(found[f"check_{name}"])
     shown = "".join(str(one.get("data", one)) for one in found[f"check_{BUG}"])
     assert "BLOOM" in shown and "1.33 times as much" in shown and "in the 149 TFLOP/s?" in shown
 
 
-def test_a_policy_that_cuts_a_replica_is_named(tmp_path):
+CONTRADICTIONS = """\
+def contradictions(design):
+    write_s = design.checkpoint_bytes / design.storage.write_bytes_per_s
+    num_away = design.failures.away_s / saves.mean_s_to_failure(design)
+    needs = {{
+        "plan": (design.held.total_bytes, design.cluster.gpu.memory_bytes),
+        "checkpoint.every_s": (write_s, design.checkpoint.every_s),
+        "nodes.num_spares": (num_away, design.nodes.num_spares),
+        "site.power_w": (sum(bill.power_w(design).values()), design.site.power_w),
+    }} | {{{changed}}}
+    return {{key for key, (need, has) in needs.items() if need > has}}
+"""
+
+
+def test_a_sum_that_leaves_something_out_is_named(untouched):
+    mistakes = {
+        "": "Right, for designs on both sides of each limit.",
+        '"plan": (design.held.states_bytes, design.cluster.gpu.memory_bytes)': "activations among them",
+        '"checkpoint.every_s": (write_s / 1250, design.checkpoint.every_s)': "does it end before the next?",
+        '"nodes.num_spares": (DAY_S / saves.mean_s_to_failure(design), design.nodes.num_nodes)': "a node is away",
+        '"nodes.num_spares": (math.ceil(num_away) + 1, design.nodes.num_spares)': "a node is away",
+        '"site.power_w": (bill.power_w(design)["nodes"], design.site.power_w)': "what the building adds",
+        '"power": (1, 0)': "The four keys are plan, checkpoint.every_s",
+    }
+    shown = untouched.shown_for([CONTRADICTIONS.format(changed=one) for one in mistakes], "contradictions")
+    assert [said for said, text in zip(mistakes.values(), shown, strict=True) if said not in text] == []
+
+
+COUNTED = """\
+def counted_s(failures_s, save_after_s, stall_s, start_s):
+    trained_s = begin_s = 0.0
+    for failure_s in failures_s:
+        length_s = failure_s - begin_s
+        trained_s += {counted}
+        begin_s = {begin}
+    return trained_s
+"""
+
+
+def test_training_that_no_complete_save_holds_is_not_counted(untouched):
+    whole, after = "max(0, length_s // (save_after_s + stall_s)) * save_after_s", "failure_s + start_s"
+    mistakes = {
+        (whole, after): "Right. Days of training",
+        ("length_s", after): "Only a complete save holds training",
+        ("length_s // save_after_s * save_after_s", after): "Only a complete save holds training",
+        (whole.replace("* save_after_s", "* (save_after_s + stall_s)"), after): "Only a complete save holds training",
+        (whole, "failure_s"): "before it trains",
+        (whole.removeprefix("max(0, ").replace("))", ")"), after): "begins again",
+        (whole, "failure_s + start_s if length_s > 0 else begin_s"): "begins again",
+    }
+    answers = [COUNTED.format(counted=counted, begin=begin) for counted, begin in mistakes]
+    shown = untouched.shown_for(answers, "counted_s")
+    assert [said for said, text in zip(mistakes.values(), shown, strict=True) if said not in text] == []
+
+
+def test_days_by_hand_are_those_of_the_simulated_systems(outputs):
+    days = re.findall(r"([\d.]+) and ([\d.]+) days", stream(outputs["check_counted_s"]))
+    assert len(days) == 3
+    assert all(float(by_hand) == pytest.approx(float(simulated), rel=0.01) for by_hand, simulated in days)
+
+
+def test_a_policy_that_cuts_a_replica_is_named(untouched):
     any_number = (
         "def elastic(status, save_s=1200, worth=4):\n    return SavePlan(save_s, max(4, min(status.num_healthy, 64)))\n"
     )
@@ -75,16 +136,16 @@ def test_a_policy_that_cuts_a_replica_is_named(tmp_path):
         "    usable = max(4, min(status.num_healthy, 64) // 4 * 4)\n"
         "    return SavePlan(save_s, usable if usable - status.num_nodes >= worth else status.num_nodes)\n"
     )
-    first, second, third = shown_for([any_number, always, never], "elastic", SCRIPT, tmp_path)
+    first, second, third = untouched.shown_for([any_number, always, never], "elastic")
     assert "0 nodes in use, 63 healthy" in first
     assert "56 nodes in use, 61 healthy, worth=8" in second
     assert "num_nodes" in third or "0 nodes in use, 63 healthy, worth=100" in third
 
 
-def test_a_tree_whose_leaves_lead_nowhere_is_named(tmp_path):
+def test_a_tree_whose_leaves_lead_nowhere_is_named(untouched):
     full_leaves = "def fat_tree(num_adapters, num_ports=64):\n    return (num_adapters // num_ports,) * 3\n"
     in_all = "def fat_tree(num_adapters, num_ports=64):\n    return 800\n"
-    shown, one_number = shown_for([full_leaves, in_all], "fat_tree", SCRIPT, tmp_path)
+    shown, one_number = untouched.shown_for([full_leaves, in_all], "fat_tree")
     assert "leaves for 10,240" in shown and "Cables up" in shown
     assert "three counts: leaves, spines and cores" in one_number and "800" in one_number
 
@@ -93,8 +154,8 @@ def test_errors_of_both_costs_are_those_that_the_text_says(outputs):
     envelope = [percent(row[-1]) for row in rows(outputs["envelope"])]
     parts = [percent(row[-1]) for row in rows(outputs["five_steps"])]
     assert len(envelope) == len(parts) == 5
-    assert max(map(abs, envelope)) < max(map(abs, parts)) < 19
-    assert all(-19 < error < -6 for error in parts)
+    assert max(map(abs, envelope)) < max(map(abs, parts)) < 26
+    assert all(-26 < error < -11 for error in parts)
 
 
 def test_this_machine_is_calibrated_and_two_runs_are_predicted_in_two_ways(outputs):
@@ -104,13 +165,13 @@ def test_this_machine_is_calibrated_and_two_runs_are_predicted_in_two_ways(outpu
     assert measured == yours == [row[0] for row in rows(outputs["held_out_on_paper"])] == ["1 rank", "2 ranks"]
 
 
-def test_a_formula_that_forgets_the_first_layer_is_told_so(tmp_path):
+def test_a_formula_that_forgets_the_first_layer_is_told_so(untouched):
     all_alike = (
         "def linear_step_s(width, num_layers, batch, num_ranks, flops_per_s, bytes_per_s, message_s):\n"
         "    flops = 3 * num_layers * 2 * batch * width**2\n"
         "    return flops / flops_per_s + 12 * num_layers * width**2 / bytes_per_s\n"
     )
-    (shown,) = shown_for([all_alike], "linear_step_s", SCRIPT, tmp_path)
+    (shown,) = untouched.shown_for([all_alike], "linear_step_s")
     assert "1 layers" in shown and "but for the first" in shown
 
 
@@ -172,17 +233,28 @@ def test_three_layouts_run_beside_their_published_steps(outputs):
     table = rows(outputs["layouts"])
     assert [row[1:3] for row in table] == [["8", "16"], ["8", "64"], ["4", "12"]]
     assert [row[4] for row in table] == ["128", "6", "8"]
-    assert [percent(row[-1]) for row in table] == sorted((percent(row[-1]) for row in table), reverse=True)
-    chunks = {row[0]: percent(row[-1]) for row in rows(outputs["chunks"])}
-    assert chunks["1"] > 20 and chunks["8"] < -25
-    assert percent(rows(outputs["where_time_goes"])[0][3]) > 25
+    errors = [percent(row[-1]) for row in table]
+    assert -27 < min(errors) == errors[0] and max(errors) < -10
+    assert 8 < percent(rows(outputs["where_time_goes"])[0][3]) < 11
     days = {row[0].split()[0]: percent(row[-1]) for row in rows(outputs["calendar"])}
-    assert -12 < days["Llama"] < 0 and -30 < days["BLOOM"] < -20
+    assert -30 < days["Llama"] < -24 and -30 < days["BLOOM"] < -20
+    of_steps = {row[0].split()[0]: percent(row[-1]) for row in table}
+    all_days = [row[0].split()[0] for row in rows(outputs["calendar"]) if "all days" in row]
+    assert all_days == ["Llama", "BLOOM"]
+    assert all(abs(days[name]) > abs(of_steps[name]) for name in all_days), "ours are off further than the steps"
 
 
-def test_the_cost_and_the_program_on_paper_lie_on_both_sides_of_the_published_step(outputs):
+def test_only_eight_chunks_lose_less_than_llama_3_lost(outputs):
+    chunks = {row[0]: [percent(text) for text in row[-2:]] for row in rows(outputs["chunks"])}
+    assert {num: lost for num, (_, lost) in chunks.items()} == {"1": -24.2, "2": -16.0, "4": -9.5, "8": -5.2}
+    published = 100 * (400 / 430 - 1)
+    assert [num for num, (_, lost) in chunks.items() if lost > published] == ["8"]
+    assert -8 < chunks["2"][0] < -5 and -27 < chunks["8"][0] < -25, "what the text says of both errors"
+
+
+def test_the_program_on_paper_is_within_2_percent_of_the_published_step_and_the_cost_is_not(outputs):
     cost, paper = rows(outputs["layer_on_paper"])
-    assert percent(cost[-1]) < 0 < percent(paper[-1]) < 40
+    assert percent(cost[-1]) < -25 and abs(percent(paper[-1])) <= 2
 
 
 def test_utilisation_counted_alike_turns_the_order_round(outputs):

@@ -8,13 +8,13 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = [
-    {"units", "files", "cores", "formulas", "event", "intervals", "source", "timeline"},
-    {"audit", "memory", "images", "text", "models", "framing", "message", "outages", "published"},
+    {"units", "files", "cores", "controls", "formulas", "event", "intervals", "palette", "source", "timeline"},
+    {"audit", "memory", "images", "text", "models", "framing", "message", "outages", "published", "update"},
     {"hardware"},
     {"gpus"},
     {"emulate", "faults", "gloo", "operators", "pricing"},
     {"launch"},
-    {"audit_command", "check", "comparing", "draw", "explain", "paper"},
+    {"audit_command", "check", "comparing", "draw", "explain", "paper", "slow_steps"},
     {"explore", "bench", "quiz", "ledger", "pages", "planning"},
     {"__main__", "calibrate", "capstone", "course"},
 ]

@@ -28,6 +28,17 @@ def times_sent(num_ranks):
     return 2 * (num_ranks - 1) / num_ranks
 
 
+def idle(num_stages, num_batches):
+    """The share of a pipeline's time in which a stage waits."""
+    return 1 - num_batches / (num_batches + num_stages - 1)
+
+
+def young(stall_s, start_s, mean_s):
+    """Young's interval, the shares of time for saving and for failures, and both."""
+    saving = (stall_s / 2 / mean_s) ** 0.5  # as much as doing half an interval again
+    return stall_s / saving, saving, saving + start_s / mean_s, 2 * saving + start_s / mean_s
+
+
 DAY_S = 86_400
 STOPS = 512 * 30 / (365 * 5.8)  # of 512 GPUs in 30 days
 A_PART_S, A_THOUSANDTH_S = 126 * 14e-6, times_sent(64) * 64e3 / 48e9  # latency and bytes of 64 kB on a ring of 64
@@ -37,6 +48,13 @@ TALK_S = (2.00 - 0.91) / (1 - 1 / 4)  # an all-reduce, from t + c = 2.00 and t +
 WORK_MS, WIRE_MS = 6 * 0.3e9 * 4096 / 256e12 * 1e3, times_sent(16) * 0.6 / 1.17 * 1e3
 NODE_MS, WHOLE_S = 1.6e3 / 8 + times_sent(8) * 1.4 / 24 * 1e3, 1.6 + times_sent(8) * 1.4 / 24
 RING_512_MS = 2 * 511 * 15e-3, times_sent(512) * 2 / 50 * 1e3
+LAYER_GB, HEAD_GB = (16 - 3 / 4 * 4 + 8 * 3.5) * 2**25 / 1e9, 3 * 128_256 * 2**15 / 1e9  # Llama 3 8B, 8,192 tokens
+SEQUENCE_GB = 32 * LAYER_GB + HEAD_GB
+TOKENS_M = 2_048 * 12_288 / 1e6  # numbers in the activations of a sequence of GPT-3
+TRILLION_FLOPS = 96 * 2_048 * 128 * 25_600 * (25_600 + 2_048 / 6 + 51_200 / 16 / 128)  # of a GPU in a step, B = GPUs
+SMALL_US, LARGE_US = 2**17 / 13.1e3, 2**20 / 87.6e3  # a piece of 128 KiB, and one of 1 MiB
+POWER_DOLLARS = 10.2 * 1.2 * 365 * 24 * 0.0806
+YEAR_DOLLARS = 310_000 * (1 / 4 + 1 / 10) + POWER_DOLLARS
 # a lesson or lab, its words with a gap for each number, and the numbers, worked out by another way than there
 SUMS = [
     ("week01", "On 1,024 A100s it would be {:.0f} days", 8 * 175e9 * 300e9 / (1024 * 140e12) / DAY_S),
@@ -118,6 +136,128 @@ SUMS = [
     ("week05", "$N = 4/1.06 = {:.1f}$ and $4/1.03 = {:.1f}$", 4 / (1 + 4 / 64), 4 / (1 + 2 / 64)),
     ("week05", "each way: {:.1f} s at the full 12.5 GB/s", 2 * 8.03 / 12.5),
     ("week05", "can draw from the same data: {:.0f} ms a step", 2 * 8.03 / 12.5 / 100 * 1e3),
+    ("week06", "from {:.0f} to {:.0f} (Micikevicius", (2 - 2**-3) * 2**7, (2 - 2**-2) * 2**8),
+    ("week06", "on, {:.0f} tokens with heads of 128", 34 / 5 * 128),
+    ("week06", "12288 = {:.0f}$. Of 34 + 80 = {:.0f} the core is 80, {:.0%}", 5 * 96 / 6, 34 + 5 * 16, 80 / 114),
+    (
+        "week06",
+        "= {:.2f} GB a layer, {:.0f} GB for 32, and {:.1f} GB for the LM head's",
+        LAYER_GB,
+        32 * LAYER_GB,
+        HEAD_GB,
+    ),
+    ("week06", "16 + 44 + 13 = {:.0f} GB: one fits. Two need {:.0f} GB", *(16 + n * SEQUENCE_GB for n in (1, 2))),
+    ("week06", "MFU = 52% · 3/4 = {:.0%}", 0.52 / (1 + 1 / 3)),
+    (
+        "week06",
+        "≤ 20 gives r ≥ {:.1f}, so 13: 0.975 + 16.5 + 1.5 = {:.1f} GB",
+        (25 * 1.5 - 20) / 1.425,
+        12 * 1.5 + 0.975,
+    ),
+    ("week06", "1 + 13/24 · 1/3 = {:.2f} s", (24 * 3 + 13) / (24 * 3)),
+    (
+        "week07",
+        "16 × 6.74 = {:.1f} GB. Stage 1 needs (4 + 12/8) × 6.74 = {:.1f} GB and leaves {:.1f}.",
+        16 * 6.74,
+        6.74 * 11 / 2,
+        40 - 6.74 * 11 / 2,
+    ),
+    ("week07", "(2 + 14/8) × 6.74 = {:.1f} GB and leaves {:.1f}", 6.74 * 30 / 8, 40 - 6.74 * 30 / 8),
+    ("week07", "6,730 / 3,906 = {:.1f} times its compute", 794e3 / 118 / 4e6 * 1024),
+    ("week07", "224 GB / 3.35 TB/s = {:.1f} ms with DDP, {:.1f} ms sharded", 28 * 8 / 3.35, 28 / 3.35),
+    ("week07", "16 × 70.6 = {:,.0f} GB. Within one node that is {:.0f} GB a GPU", 16 * 70.6, 2 * 70.6),
+    ("week07", "40 GB a GPU takes {:.1f} GPUs, so **32**, four nodes: {:.1f} GB", 0.4 * 70.6, 70.6 / 2),
+    ("week07", "2 × 15/16 × 4.4 = {:.1f} GB", times_sent(16) * 70.6 / 16),
+    ("week08", "= {:.0f} million elements, **{:.0f} MB**", 4 * times_sent(8) * TOKENS_M, 8 * times_sent(8) * TOKENS_M),
+    ("week08", "2,048 × 12,288 elements, {:.0f} MB, between", 2 * TOKENS_M),
+    ("week08", "takes 35 + 106/4 = {:.0f} GB", 70.6 / 8 * (2 + 2 + 12 / 4)),
+    ("week08", "3 × 8192 / 1790 = **{:.1f}** ranks", 1 + 12 * 8192**2 / (4 * 8192) / 1790),
+    (
+        "week08",
+        "= {:.1f} million weights a layer, of 856 million. Replicating them costs **{:.0%}**",
+        2**24 / 1e6,
+        2**24 / 856e6,
+    ),
+    ("week08", "so {:.1f} GB for 16 times as many, and 32 layers take **{:.0f} GB**", 16 * 0.176, 16 * 32 * 0.176),
+    ("week09", "7/31 = {:.1%} idle, 8 × 24/31 = {:.2f} times", idle(8, 24), 8 * (1 - idle(8, 24))),
+    ("week09", "7/63 = {:.1%}, 8 × 56/63 = {:.2f} times", idle(8, 56), 8 * (1 - idle(8, 56))),
+    (
+        "week09",
+        "12.5 × 19 = {:.1f}. Loads 12, 12, 12, 14 take 50 + 15 × 14 = {:.0f}, **{:.1%}**",
+        50 / 4 * 19,
+        3 * 12 + 16 * 14,
+        260 / 237.5 - 1,
+    ),
+    ("week09", "50 + 15 × 13 = {:.0f}, **{:.1%}**", 3 * 13 + 11 + 15 * 13, 245 / 237.5 - 1),
+    ("week09", "15/(32v + 15): {:.1f}, {:.1f}, {:.1f} and {:.1f}%", *(100 * idle(16, 32 * v) for v in (1, 2, 4, 8))),
+    ("week09", "127/15 = **{:.1f} times**", (16 * 8 - 1) / (16 - 1)),
+    (
+        "week09",
+        "tokens has {:.2f} billion parameters, and a layer has {:.2f} billion",
+        250_880 * 14.336e-6,
+        12 * 14.336**2 / 1e3,
+    ),
+    ("week10", "from 7/39 = **{:.1%}** to 7/23 = **{:.1%}**", idle(8, 32), idle(8, 16)),
+    ("week10", "**{:.2f}** times as fast on twice the GPUs", 2 * (1 - idle(8, 16)) / (1 - idle(8, 32))),
+    ("week10", "18 · 39.1 = {:.0f} GB, or {:.1f} GPUs", 18 * 39.1, 18 * 39.1 / 80),
+    ("week10", "18 · 76.1 = {:,.0f} GB, {:.1f} GPUs", 18 * 76.1, 18 * 76.1 / 80),
+    ("week10", "163e12 that is **{:.1f} s**. 163/312 = {:.0%}", TRILLION_FLOPS / 163e12, 163 / 312),
+    ("week10", "MFU is 3/4 of it, **{:.0%}**", 163 / 416),
+    ("week11", "At 2.04 TB/s that is {:.2f} TFLOP/s, **{:.2%}** of the peak", 2.04 / 6, 2.04 / 6 / 312),
+    ("week11", "80 calls take **{:.1f} ms**, and 300 calls **{:.0f} ms**", 2e3 / 25 * 0.04, 300 * 0.04),
+    ("week11", "3.75 GB / 384 GB/s = **{:.1f} ms**", times_sent(16) * 2e3 / 8 / 48),
+    ("week11", "2.95 = **{:.2f} million** dollars", 1.024 * 0.72 * 2.95),
+    ("week11", "38/41 of the time: **{:.2f} million**", 1.024 * 0.72 * 2.95 * (1 - 3 / 41)),
+    ("week11", "almost the same time: {:.0f} instead of {:.0f} µs", LARGE_US, SMALL_US),
+    ("week11", "The line through both points begins at {:.1f} µs", SMALL_US - (LARGE_US - SMALL_US) / 7),
+    ("week12", "6.5 per 1,000 days, predicts {:.1f} (Kokolis", 24e3 / 6.5 / 128),
+    ("week12", "40/10,540 = **{:.2%}**", 0.4 / 105.4),
+    ("week12", "604,800) = {:,.0f} s = **{:.0f} steps**", (80 * 7 * DAY_S) ** 0.5, (80 * 7 * DAY_S) ** 0.5 / 105),
+    ("week12", "148 + 72 + 19 + 17 + 6 + 6 = {:.0f}, which is {:.1%}", sum((148, 72, 19, 17, 6, 6)), 268 / 419),
+    ("week12", "it would be 246, **{:.1%}**, and 126/419 = {:.1%}", (268 - 22) / 419, (148 - 22) / 419),
+    (
+        "week12",
+        "10,800) = {:.0f} s. Lost: 20/657 + (480 + 329)/10,800 = {:.1%} + {:.1%} = **{:.1%}**",
+        *young(20, 480, 10_800),
+    ),
+    (
+        "week12",
+        "2,700) = {:.0f} s. Lost: 20/329 + (480 + 164)/2,700 = {:.1%} + {:.1%} = **{:.1%}**",
+        *young(20, 480, 2_700),
+    ),
+    ("week12", "a goodput of {:.0%}. (It had", 33 / 56 * 1024 / 992),
+    (
+        "week12",
+        "14 · 70e9 = {:.0f} GB: all ranks together need {:.0f} s to write it, and a rank needs {:.1f} ms",
+        14 * 70,
+        98 / 5,
+        19.6e3 / 4096,
+    ),
+    ("week13", "7/97 = **{:.1%}** against 0.5/90.5 = {:.1%}", 1 - 90 / 97, 1 / 181),
+    ("week13", "200 · 6.5 s = {:,.0f} s, **{:.0f} minutes**", 200 * (7 - 0.5), 200 * (7 - 0.5) / 60),
+    ("week13", "240/30 = **{:.0f} MB**", 240 / 60 * 2),
+    ("week13", "48 of 64 train, {:.0%}", 1 - 16 / 64),
+    ("week13", "of 64 · 130 GPU-minutes train, **{:.0%}**", 3 / 4 * 120 / 130),
+    ("week13", "= **{:,.0f}** samples a second. Times 604,800 s", 4096 * 5 / 3),
+    ("week13", "times 1.5 bytes: **{:.1f} GB**", 4096 * 5 / 3 * 7 * DAY_S * 1.5e-9),
+    ("week14", "3 · 60 GB / 2 = {:.0f} GB, and an all-reduce", 3 * 60 * (1 - 1 / 2)),
+    ("week14", "2 · 30 · 15/16 = {:.0f} GB: **{:.0f} GB**", times_sent(16) * 30, 90 + times_sent(16) * 30),
+    ("week14", "3 · 60 · 31/32 = **{:.0f} GB**", 180 - 180 / 32),
+    ("week14", "0.952^100 = **{:.1%}**", 1.05**-100),
+    ("week14", "163/312 = {:.0%}, and three quarters of that are **{:.0%}**", 163 / 312, 163 / 416),
+    (
+        "week14",
+        "that is {:.1f} full stages for two chunks, {:.2f} for four and {:.1f} for six",
+        *(9 / v + 10 for v in (2, 4, 6)),
+    ),
+    ("week14", "0.0806 = {:,}, in all {:,} dollars", *(int(round(one, -1)) for one in (POWER_DOLLARS, YEAR_DOLLARS))),
+    ("week14", "that is {:.2f} dollars. 1.67/2.95 = **{:.0%}**", YEAR_DOLLARS / 70_080, YEAR_DOLLARS / 70_080 / 2.95),
+    ("week14", "24.7 + 14.6 + 11.2 = {:.1f} t; 50.5/24.7 = **{:.1f}**", 24.7 + 25.8, 1 + 25.8 / 24.7),
+    ("week14", "46/(1 - 0.26) = {:.0f} days", 46 / 0.74),
+    ("week15", "of 16 GB on one rank, {:.0f} GB must be sent to it", (4 - 1) * 16),
+    ("week15", "Eight projections and a norm are {:.0f} bytes in float64", (8 + 1) * 64 / 8),
+    ("week15", r"$\sqrt{{16/4}}$ = **{:.0f}**", (1 / 4) ** 0.5 / (1 / 16) ** 0.5),
+    ("week15", r"$\bar n$ = {:,.0f}, so 1,000/500 = **{:.0f}**", sum((500, 1000, 1500)) / 3, 1000 / 500),
     ("lab01", "Not {:.1f}, which is the sum, and not {:.1f}, which counts", 3 + 7, (3 + 7) / 2),
     ("lab01", "afterwards {0:.1f} {0:.1f}", (3 * 3 + 1 * 7) / 4),
     ("lab01", "24 GB/s = {:.0f} ms", NODE_MS - 200),
@@ -212,7 +352,7 @@ def faults(page: str) -> list[str]:
 def test_every_claim_still_stands_and_has_its_check():
     page = PAGE.read_text(encoding="utf-8")
     assert faults(page) == []
-    assert len(claims(page)) >= 60
+    assert len(claims(page)) >= 240
 
 
 def test_a_stale_row_is_found():

@@ -30,7 +30,7 @@ DECLARED = {
     "solutions": CORE + EXTRAS["instructor"] + EXTRAS["ray"],  # hidden checks are the instructor's; lab 13a names Ray
     "autograder": CORE + EXTRAS["instructor"] + EXTRAS["ray"] + EXTRAS["hub"] + EXTRAS["lti"],
     # its own modules import each other by their folder
-    "website": CORE + EXTRAS["instructor"] + EXTRAS["site"] + ["extensions"],
+    "website": CORE + EXTRAS["instructor"] + EXTRAS["site"] + ["calculators", "extensions"],
 }
 OURS = {"worldsize", "autograder"}
 

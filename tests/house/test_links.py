@@ -45,7 +45,7 @@ def test_every_week_lab_and_project_is_in_what_the_course_covers():
     covered = {path for path, _ in LINK.findall((ROOT / "docs/requirements.md").read_text())}
     labs = [path for path in ROOT.glob("labs/*/*.ipynb") if path.stem in (path.parent.name, "report")]
     weeks, banks = [*ROOT.glob("weeks/week*.ipynb")], [ROOT / "quizzes/exams.toml", ROOT / "quizzes/blueprints.toml"]
-    assert len(weeks) == 14 and len(labs) > 14
+    assert len(weeks) == 15 and len(labs) > 14
     due = {f"../{path.relative_to(ROOT).as_posix()}" for path in [*weeks, *labs, *banks]}
     assert sorted(due - covered) == []
 

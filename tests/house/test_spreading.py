@@ -1,7 +1,9 @@
 """How tests are spread over workers: what shares a prepared fixture stays together, and the longest starts first."""
 
 import json
+import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,18 +54,49 @@ def test_a_test_that_needs_nothing_prepared_goes_anywhere(request) -> None:
     assert request.node.get_closest_marker("xdist_group") is None
 
 
-def test_the_longest_group_comes_first_and_stays_whole(conftest) -> None:
+def test_a_group_takes_as_long_as_its_tests_together(conftest) -> None:
     first, alone, last = item("a.py::first", "folder"), item("a.py::alone"), item("a.py::last", "folder")
-    took = {"a.py::alone": [3, 1], "a.py::last": [2, 1]}
-    assert conftest.longest_first([first, alone, last], Measured(took)) == [alone, first, last]
-    took["a.py::first"] = [2, 1]
-    assert conftest.longest_first([first, alone, last], Measured(took)) == [first, last, alone]
+    measured = Measured({"a.py::alone": [3, 1], "a.py::last": [2, 1], "a.py::first": [2.5, 1]})
+    groups = conftest.groups_of([first, alone, last])
+    assert groups == {"folder": [first, last], "a.py::alone": [alone]}
+    assert [conftest.length_s(group, measured) for group in groups.values()] == [4.5, 3]
 
 
-def test_what_was_never_measured_comes_before_all_else(conftest) -> None:
-    quick, new = item("a.py::quick"), item("new.py::new")
+def test_a_group_of_a_new_file_may_take_forever(conftest) -> None:
     measured = Measured({"a.py": [0.1, 0.1], "a.py::slow": [9, 9]})
-    assert conftest.longest_first([quick, new], measured) == [new, quick]
+    assert conftest.length_s([item("a.py::quick")], measured) == 0
+    assert conftest.length_s([item("new.py::new")], measured) == math.inf
+
+
+FIVE = """
+import pytest
+
+@pytest.mark.parametrize("number", range(5))
+def test_is_one_of_five(number):
+    pass
+"""
+
+
+def test_the_longest_starts_first(tmp_path) -> None:
+    took = {f"test_one.py::test_is_one_of_five[{number}]": [number, 0] for number in range(5)}
+    done = run_tests(tmp_path, FIVE, took, "-n", "1", "-vv")
+    assert re.findall(r"PASSED .*five\[(\d)\]", done) == ["4", "3", "2", "1", "0"], done
+
+
+def test_each_part_of_the_long_groups_is_drawn_once_with_all_short_and_new_ones(conftest) -> None:
+    long = {f"long {number}": conftest.LONG_S + number for number in range(1, 7)}
+    lengths_s = {"short": conftest.LONG_S, **long, "new": math.inf}
+    parts = [conftest.drawn(lengths_s, 3, seed) - {"short", "new"} for seed in (30, 31, 32)]
+    assert sorted(name for part in parts for name in part) == sorted(long)
+    assert [len(part) for part in parts] == [2, 2, 2]
+    assert all({"short", "new"} <= conftest.drawn(lengths_s, 3, seed) for seed in range(3))
+
+
+def test_tests_that_are_not_drawn_are_deselected(tmp_path, conftest) -> None:
+    took = {f"test_one.py::test_is_one_of_five[{number}]": [conftest.LONG_S + 1, 0] for number in range(4)}
+    done = run_tests(tmp_path, FIVE, took, "--draw", "2")
+    assert "3 passed" in done, done
+    assert "5 passed" in run_tests(tmp_path, FIVE, took), done
 
 
 def test_durations_of_a_part_replace_only_those_of_its_files_and_of_no_slow_test_that_did_not_run() -> None:

@@ -68,6 +68,7 @@ ASKED = {
         *("def fused_sum", "class DistributedOptimizer", "def run_elastic", "def read_timeline", "HOROVOD_", "NCCL_"),
     ),
     "week14": ("def train(", "[programs]", "programs.py"),
+    "week15": ("def sketch", "def first_difference", "def name_fault", "def same_training"),
 }
 every_week = pytest.mark.parametrize("week", WEEKS)
 

@@ -59,17 +59,23 @@ def test_prediction_may_change_until_the_result_is_known(predictions):
 
 def test_no_prediction_can_be_made_after_the_result(predictions, capsys):
     predictions.ask("time", None, "s")
-    assert capsys.readouterr().out == "time: no prediction\n"
+    assert capsys.readouterr().out == "time: predict it before you read on, in s.\n"
     predictions.reveal("time", 8)
+    assert capsys.readouterr().out == "time: it is 8 s.\n"
+    predictions.ask("time", None, "s")
+    assert capsys.readouterr().out == "time: its result is known.\n"
     with pytest.raises(ValueError, match="no prediction"):
         predictions.ask("time", 8, "s")
-    assert predictions.table().rows() == [["time", "no prediction", "8.00 s", ""]]
+    assert predictions.table().rows() == [["time", "", "8.00 s", ""]]
+    assert str(predictions.table()).splitlines()[0].split() == ["quantity", "result"]
+    predictions.ask("space", 1, "GB")
+    assert str(predictions.table()).splitlines()[0].split()[:3] == ["quantity", "prediction", "result"]
 
 
 def test_a_later_result_replaces_the_earlier_one(predictions):
     predictions.reveal("time", 8, "s")
     predictions.reveal("time", 9, "s")
-    assert predictions.table().rows() == [["time", "no prediction", "9.00 s", ""]]
+    assert predictions.table().rows() == [["time", "", "9.00 s", ""]]
 
 
 @pytest.mark.parametrize("value", ["soon", float("nan"), float("inf"), True, [1, 2]])
@@ -210,7 +216,7 @@ def test_front_end_that_cannot_ask_after_all_is_not_asked(predictions, answers, 
 
     monkeypatch.setattr("builtins.input", refuse)
     predictions.ask("time", None, "s")
-    assert capsys.readouterr().out == "time: no prediction\n"
+    assert capsys.readouterr().out == "time: predict it before you read on, in s.\n"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +231,7 @@ def test_front_end_that_cannot_ask_after_all_is_not_asked(predictions, answers, 
         (0, 54, "you predicted 0 GB; it is 54 GB, not zero."),
         (54, 0, "you predicted 54 GB; it is 0 GB: nothing at all."),
         (-3, 4, "you predicted -3 GB; it is 4 GB, of the opposite sign."),
-        (None, 54.5, "it is 54.5 GB (no prediction)."),
+        (None, 54.5, "it is 54.5 GB."),
     ],
 )
 def test_result_says_how_far_off_the_prediction_was(predictions, capsys, prediction, result, words):

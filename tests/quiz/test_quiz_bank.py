@@ -18,6 +18,7 @@ import quiz_oracles_week11  # noqa: F401
 import quiz_oracles_week12  # noqa: F401
 import quiz_oracles_week13  # noqa: F401
 import quiz_oracles_week14  # noqa: F401
+import quiz_oracles_week15  # noqa: F401
 from quiz_oracles import ORACLES, agree
 from repository import ROOT
 

@@ -1,8 +1,11 @@
 """Executing lessons and labs from top to bottom, and reading the outputs of their cells."""
 
 import ast
-from collections.abc import Collection, Mapping
+import symtable
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
@@ -23,17 +26,49 @@ def week_outputs(script: Path, folder: Path, parameters: str) -> dict[str, list]
     return executed(week, folder)
 
 
-def unsolved_outputs(script: Path, folder: Path) -> dict[str, list]:
-    """The outputs of an untouched week's turns and checks, and of the cells that these need, by id.
+class UntouchedWeek:
+    """An untouched week's turns and checks, and the cells that these need, run in a kernel that then tries answers.
 
     Each check says that its turn is not written yet or, of a bug to find, what is not yet right.
+
+    Attributes:
+        outputs: the outputs of every cell that ran, by id.
     """
-    lesson = read_week(script)
-    turns = [cell for cell in lesson.cells if cell.is_turn]
-    outputs = executed(_around(turns, lesson), folder)
-    for turn in turns:
-        _assert_asks(turn, outputs[turn.check])
-    return outputs
+
+    def __init__(self, script: Path, folder: Path) -> None:
+        lesson = read_week(script)
+        self._turns = [cell for cell in lesson.cells if cell.is_turn]
+        self._notebook = _around(self._turns, lesson)
+        self._checks = {cell.id: cell.source for cell in self._notebook.cells}
+        self._client = _client(self._notebook, folder)
+        self._closing = ExitStack()
+        self.outputs: dict[str, list] = {}
+
+    def __enter__(self) -> Self:
+        with self._closing:  # ends the kernel if a cell fails
+            self._closing.enter_context(self._client.setup_kernel())
+            for place, cell in enumerate(self._notebook.cells):
+                self._client.execute_cell(cell, place)
+                self.outputs[cell.id] = cell.outputs
+            for turn in self._turns:
+                _assert_asks(turn, self.outputs[turn.check])
+            self._closing = self._closing.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closing.close()
+
+    def shown_for(self, answers: Collection[str], turn: str) -> list[str]:
+        """The output of a turn's check for each of these answers."""
+        return [self._shown(answer, self._checks[f"check_{turn}"]) for answer in answers]
+
+    def _shown(self, answer: str, check: str) -> str:
+        outputs = []
+        for source in (answer, check):
+            cell = nbformat.v4.new_code_cell(source)
+            self._notebook.cells.append(cell)
+            outputs = self._client.execute_cell(cell, len(self._notebook.cells) - 1).outputs
+        return "".join(str(part.get("text") or part["data"]) for part in outputs)
 
 
 def _assert_asks(turn: Cell, said: list) -> None:
@@ -43,21 +78,6 @@ def _assert_asks(turn: Cell, said: list) -> None:
         assert any(text.startswith("Not yet:") for text in texts), f"{turn.check} passes, or says {said}"
     else:
         assert f"{turn.title} is not written yet" in stream(said), f"{turn.check} says {said}"
-
-
-def shown_for(answers: Collection[str], turn: str, script: Path, folder: Path) -> list[str]:
-    """The output of a turn's check for each of these answers, from one run of the cells that it needs."""
-    lesson = read_week(script)
-    week = _around([cell for cell in lesson.cells if cell.title == turn], lesson)
-    check = next(cell for cell in week.cells if cell.id == f"check_{turn}")
-    for number, answer in enumerate(answers):
-        shown = nbformat.v4.new_code_cell(check.source, id=f"shown-{number}")
-        week.cells += [nbformat.v4.new_code_cell(answer), shown]
-    outputs = executed(week, folder)
-    return [
-        "".join(str(part.get("text") or part["data"]) for part in outputs[f"shown-{number}"])
-        for number in range(len(answers))
-    ]
 
 
 def _around(turns: list[Cell], lesson: Script) -> NotebookNode:
@@ -74,7 +94,7 @@ def _needed(turns: list[Cell], cells: list[Cell]) -> set[str]:
     They are earlier ones, unless none is: a function may read a name that is defined below it.
     """
     titles = {"parameters", "setup", *(cell.check for cell in turns)}
-    names = {cell.id: _names(ast.parse(TransformerManager().transform_cell(cell.source))) for cell in cells}
+    names = {cell.id: names_of(TransformerManager().transform_cell(cell.source)) for cell in cells}
     wanted = {cell.id for cell in cells if cell in turns or cell.title in titles}
     while True:
         read, more = set(), set(wanted)
@@ -90,17 +110,20 @@ def _needed(turns: list[Cell], cells: list[Cell]) -> set[str]:
         wanted = more
 
 
-def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
+def names_of(source: str) -> tuple[set[str], set[str]]:
     """The names that a cell takes from cells above it, and those that its top level defines, imports or adds to."""
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)]
-    inside = {id(node) for function in functions for node in ast.walk(function)}
-    made = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    made |= {(node.asname or node.name).split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.alias)}
-    made |= {node.id for node in names if isinstance(node.ctx, ast.Store) and id(node) not in inside}
-    items = [node for node in ast.walk(tree) if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)]
-    added_to = {item.value.id for item in items if isinstance(item.value, ast.Name) and id(item) not in inside}
-    return {node.id for node in names if isinstance(node.ctx, ast.Load)} - made, made | added_to
+    top = symtable.symtable(source, "cell", "exec")
+    made = {one.get_name() for one in top.get_symbols() if one.is_assigned() or one.is_imported()}
+    read = {one.get_name() for table in _scopes(top) for one in table.get_symbols() if one.is_global()}
+    items = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Subscript)]
+    added_to = {node.value.id for node in items if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name)}
+    return read - made, made | (added_to & read)
+
+
+def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for inner in table.get_children():
+        yield from _scopes(inner)
 
 
 def lab_outputs(
@@ -116,9 +139,13 @@ def lab_outputs(
 
 def executed(notebook: NotebookNode, folder: Path, allow_errors: bool = False) -> dict[str, list]:
     """The outputs of every code cell of a notebook by id, after one run of it in this folder."""
-    resources = {"metadata": {"path": str(folder)}}
-    NotebookClient(notebook, timeout=240, allow_errors=allow_errors, resources=resources).execute()
+    _client(notebook, folder, allow_errors).execute()
     return {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
+
+
+def _client(notebook: NotebookNode, folder: Path, allow_errors: bool = False) -> NotebookClient:
+    resources = {"metadata": {"path": str(folder)}}
+    return NotebookClient(notebook, timeout=900, allow_errors=allow_errors, resources=resources)
 
 
 def errors(outputs: list) -> list:
@@ -177,7 +204,7 @@ def message(lab: str, cells: Mapping[str, str], check: str) -> str:
         if cell.kind != "code" or cell.title.startswith("all_"):
             continue
         if cell.title == check:
-            names["show"] = lambda picture: None
+            names["show"] = lambda *_: None
             try:
                 exec(cell.source, names)
             except Exception as error:  # whatever a student would see

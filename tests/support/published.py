@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from repository import ROOT
 
 from worldsize import hardware
-from worldsize.draw.palette import BLUE, ORANGE, SKY, VERMILLION
 from worldsize.draw.picture import Picture
 from worldsize.hardware import Cluster
+from worldsize.palette import BLUE, ORANGE, SKY, VERMILLION
 from worldsize.pricing import bus_factor, price
 from worldsize.units import GB, GIB, MIB, US, format_bytes
 

@@ -38,6 +38,7 @@ def twice(number):
 # %% check_twice
 with check.turn("twice"):
     check.expect_close(twice(2), 4, "twice 2", "Add it to itself.")
+    print(f"Right: {twice(2)}.")
 
 # %% bars
 def bars(weights=3):

@@ -87,6 +87,12 @@ class Names:
                     return f"{role} {name}"
         return ""
 
+    def sharded(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every DTensor that is a parameter, with its name in its module."""
+        for name, alive in self._sharded.items():
+            if (parameter := alive()) is not None:
+                yield name.partition(".")[2], parameter
+
     def name_of_shard(self, tensor: torch.Tensor) -> str:
         """The name of a sharded weight of which a tensor is this rank's part, or its gradient's."""
         for alive in self._sharded.values():

@@ -14,7 +14,8 @@ from worldsize.source import Line, line_of
 
 FOLDER, EVERY = "WORLDSIZE_AUDIT", "WORLDSIZE_AUDIT_EVERY"  # environment variables of an audited rank
 PERTURBED = "WORLDSIZE_AUDIT_PERTURBED"  # the same, if initial weights are changed in their last bits
-_MOST_NOTES = 100_000  # of a rank
+_MOST_NOTES = 100_000  # of a rank; those of the next kinds are kept in any case
+_LAST = ("ended", "failures", "weights at the end", "buffers at the end", "not waited for")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Note:
         return self.about.get(name, default)
 
 
+def as_list(line: Line | None) -> list[Any] | None:
+    """A line as JSON has it; `Line(*...)` makes it again."""
+    return [line.filename, line.number, line.function, line.text] if line else None
+
+
 class Notebook:
     """A rank's file of notes; `step` is the optimizer step that is in progress."""
 
@@ -46,12 +52,19 @@ class Notebook:
 
     def say(self, kind: str, line: Line | None = None, /, **about: Any) -> None:
         """Write a note, by default with the line of the program that is running."""
-        if os.getpid() != self._pid or self._num_notes >= _MOST_NOTES:  # in a worker of a data loader, or full
+        if os.getpid() != self._pid or self._file.closed:  # in a worker of a data loader, or after the end
+            return
+        if self._num_notes >= _MOST_NOTES and kind not in _LAST:
             return
         self._num_notes += 1
         line = line or line_of(sys._getframe(1))
-        where = [line.filename, line.number, line.function, line.text] if line else None
-        self._file.write(json.dumps({"kind": kind, "step": self.step, "line": where, "about": about}) + "\n")
+        note = {"kind": kind, "step": self.step, "line": as_list(line), "about": about}
+        self._file.write(json.dumps(note) + "\n")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether notes have been dropped."""
+        return self._num_notes >= _MOST_NOTES
 
     def flush(self) -> None:
         """Make what has been noted readable, however this process ends."""
@@ -61,7 +74,6 @@ class Notebook:
     def close(self) -> None:
         """Write the last notes; later ones are dropped."""
         if os.getpid() == self._pid:
-            self._num_notes = _MOST_NOTES
             self._file.close()
 
 
@@ -86,7 +98,9 @@ def read(folder: str | os.PathLike[str]) -> list[RankNotes]:
     files = {int(path.stem.removeprefix("rank")): path for path in Path(folder).glob("rank*.jsonl")}
     if not files:
         raise ValueError(f"{os.fspath(folder)} has no notes of an audited run; was it the folder of this run?")
-    return [RankNotes(rank, list(_notes(rank, files[rank]))) for rank in sorted(files)]
+    ranks = [RankNotes(rank, list(_notes(rank, files[rank]))) for rank in sorted(files)]
+    world_size = next((note["world_size"] for note in ranks[0].of("started")), len(ranks))
+    return [one for one in ranks if one.rank < world_size]  # without those of an earlier, larger run
 
 
 def _notes(rank: int, path: Path) -> Iterator[Note]:

@@ -34,23 +34,23 @@ class Audit:
 
     def __repr__(self) -> str:
         headline = f"Audit of {self.num_ranks} rank{'s' * (self.num_ranks != 1)}, {_steps(self.num_steps)}: "
-        if not self.findings:
-            return headline + "nothing found"
-        counts = {s: sum(finding.severity is s for finding in self.findings) for s in Severity}
-        headline += ", ".join(f"{count} {s.value}" for s, count in counts.items() if count)
-        return "\n\n".join([headline, *map(_text, self.findings)])
+        if self.findings:
+            counts = {s: sum(finding.severity is s for finding in self.findings) for s in Severity}
+            headline += ", ".join(f"{count} {s.value}" for s, count in counts.items() if count)
+        else:
+            headline += "nothing found"
+        return "\n\n".join([headline, *map(_text, self.findings), *_failed(self.failures)])
 
     def _repr_html_(self) -> str:
-        return (
-            "".join(["<div>", *map(_html, self.findings), "</div>"])
-            if self.findings
-            else f"<p>{escape(repr(self))}</p>"
-        )
+        if not self.findings:
+            return f"<p style='white-space:pre-wrap'>{escape(repr(self))}</p>"
+        failed = [f"<pre>{escape(text)}</pre>" for text in _failed(self.failures)]
+        return "".join(["<div>", *map(_html, self.findings), *failed, "</div>"])
 
     def to_json(self) -> str:
         """The audit as a JSON object, for other programs."""
-        about = {"ranks": self.num_ranks, "steps": self.num_steps, "findings": [_fields(one) for one in self.findings]}
-        return json.dumps(about, indent=2)
+        about = {"ranks": self.num_ranks, "steps": self.num_steps, "failures": list(self.failures)}
+        return json.dumps({**about, "findings": [_fields(one) for one in self.findings]}, indent=2)
 
 
 def audit_of(folder: str | os.PathLike[str]) -> Audit:
@@ -62,11 +62,25 @@ def audit_of(folder: str | os.PathLike[str]) -> Audit:
     ranks = notes.read(folder)
     num_steps = max((note.step - 1 for one in ranks for note in one.of("ended")), default=0)
     failures = [text for one in ranks for note in one.of("failures") for text in note["texts"]]
-    return Audit(rules.examine(ranks), len(ranks), num_steps, failures)
+    findings, failed = rules.examine(ranks)
+    failed += [f"rank {one.rank} has left out notes: the run was too long" for one in ranks if _is_full(one)]
+    return Audit(findings, len(ranks), num_steps, failures + failed)
+
+
+def _is_full(rank: notes.RankNotes) -> bool:
+    return any(note["is_full"] for note in rank.of("ended"))
 
 
 def _steps(count: int) -> str:
     return f"{count} optimizer step{'s' * (count != 1)}" if count else "no optimizer step"
+
+
+def _failed(failures: Sequence[str]) -> list[str]:
+    """What to say of errors of the audit's own, which may have hidden findings."""
+    if not failures:
+        return []
+    count = f"{len(failures)} observations" if len(failures) > 1 else "1 observation"
+    return [f"The audit itself failed in {count}, and may have missed something:\n{failures[0]}"]
 
 
 def _where(finding: AuditFinding, most_ranks: int = 8) -> str:

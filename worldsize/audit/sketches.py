@@ -34,7 +34,7 @@ def sketch(tensor: Any) -> list[float]:
         ):  # as FSDP2 leaves it
             return [0.0] * (1 + NUM_PROJECTIONS)
         flat = local.reshape(-1).to(torch.float32)
-        norm = float(torch.linalg.vector_norm(flat))
+        norm = float(torch.linalg.vector_norm(flat, dtype=torch.float64))  # scaled gradients overflow float32
         before = offset % _WIDTH
         after = -(before + flat.numel()) % _WIDTH
         if before or after:

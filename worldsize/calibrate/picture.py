@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from worldsize.draw.palette import BLUE, GREEN, INK, ORANGE, PURPLE, VERMILLION
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import BLUE, GREEN, INK, ORANGE, PURPLE, VERMILLION
 from worldsize.units import significant
 
 Measured = Mapping[str, Sequence[Mapping[str, Any]]]

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from worldsize import units
-from worldsize.draw.palette import BLACK
+from worldsize.palette import BLACK
 
 
 def white_box(pad: float = 1.0, alpha: float = 1.0) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 
 from worldsize.draw._outlined_text import POINTS_PER_INCH
-from worldsize.draw.palette import GREY, INK
 from worldsize.draw.picture import Picture
+from worldsize.palette import GREY, INK
 
 _FONT_SIZE = 9
 _LONGEST = 28  # characters of a label on one line

@@ -13,7 +13,7 @@ from matplotlib.path import Path
 from worldsize.draw._message_steps import Round
 from worldsize.draw._outlined_text import OutlinedText
 from worldsize.draw._rank_circle import Circle
-from worldsize.draw.palette import BLUE, INK, VERMILLION
+from worldsize.palette import BLUE, INK, VERMILLION
 
 WIDTH = 9.0  # inches, as all sizes here
 _TITLE, _CAPTION, _MARGIN = 0.36, 0.42, 0.15

@@ -13,7 +13,7 @@ from matplotlib.path import Path
 from matplotlib.textpath import TextPath
 from matplotlib.transforms import Affine2D, Transform
 
-from worldsize.draw.palette import INK
+from worldsize.palette import INK
 
 POINTS_PER_INCH = 72
 _ALIGNED = {"left": 0.0, "center": 0.5, "right": 1.0}

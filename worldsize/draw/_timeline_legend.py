@@ -11,9 +11,9 @@ from worldsize.draw._block_styles import Style, blocks, style_of
 from worldsize.draw._outlined_text import OutlinedText, width_in
 from worldsize.draw._timeline_content import TimelineContent
 from worldsize.draw._timeline_panel import BUBBLE, UNDERLINE_PX
-from worldsize.draw.palette import INK
 from worldsize.draw.picture import SCREEN_DPI, Picture
 from worldsize.event import COMMUNICATION
+from worldsize.palette import INK
 
 _SIZE, _LINE, _BOTTOM = 8.5, 0.24, 0.08  # font size in points; height of a line, and space below all, in inches
 _BOX, _TALL, _PAD, _APART = 0.24, 0.14, 0.06, 0.16

@@ -16,10 +16,10 @@ from matplotlib.transforms import blended_transform_factory
 from worldsize.draw._block_styles import Style, blocks, rectangles, style_of
 from worldsize.draw._outlined_text import OutlinedText, width_in
 from worldsize.draw._timeline_content import TimelineContent
-from worldsize.draw.palette import IDLE, INK
 from worldsize.draw.picture import SCREEN_DPI
 from worldsize.event import COMMUNICATION, WAIT, Event
 from worldsize.intervals import Intervals
+from worldsize.palette import IDLE, INK
 
 BUBBLE = {"facecolor": IDLE, "edgecolor": "#CBCBCB", "hatch": "////", "linewidth": 0}
 UNDERLINE_PX = 2

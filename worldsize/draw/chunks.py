@@ -10,8 +10,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from worldsize.draw._annotations import white_box
-from worldsize.draw.palette import GREEN, INK, SKY
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import GREEN, INK, SKY
 
 _WIDTH_IN, _CELL_IN, _ROW_IN = 9.0, 0.38, 0.3
 _NAMES_IN, _GAP_IN, _HEAD_IN = 0.6, 0.18, 0.55  # ranks on the left; between grids; step and chunks above each

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from worldsize.draw.palette import BLUE, FAINT, VERMILLION
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import BLUE, FAINT, VERMILLION
 
 _SIZE_IN, _REACH, _NAME_AT = (4.6, 4.4), 1.35, 1.17  # the circle's radius is 1
 CENTRE = ""  # as the end of an arrow

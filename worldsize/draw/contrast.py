@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 from worldsize.draw._annotations import label_point, white_box
-from worldsize.draw.palette import BLACK, GREEN, SKY, VERMILLION
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import BLACK, GREEN, SKY, VERMILLION
 
 _MAX_ROWS = 12
 _MAX_LABEL_CHARS = 40

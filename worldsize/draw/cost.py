@@ -13,8 +13,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from worldsize import units
 from worldsize.draw._annotations import white_box
-from worldsize.draw.palette import BLACK, BLUE, FAINT, GREEN, INK, ORANGE, VERMILLION
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import BLACK, BLUE, FAINT, GREEN, INK, ORANGE, VERMILLION
 
 Cost = Callable[[float], float] | Mapping[float, float]
 Crossover = tuple[float, str, str]

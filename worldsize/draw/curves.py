@@ -8,8 +8,8 @@ from itertools import cycle
 from matplotlib.axes import Axes
 
 from worldsize.draw._line_end_labels import label_ends
-from worldsize.draw.palette import line_styles
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import line_styles
 
 
 def curves(

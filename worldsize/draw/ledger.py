@@ -12,8 +12,8 @@ from typing import Protocol
 from matplotlib.axes import Axes
 
 from worldsize.draw._annotations import label_point, white_box
-from worldsize.draw.palette import FAINT, GREEN, IDLE, INK, VERMILLION
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import FAINT, GREEN, IDLE, INK, VERMILLION
 
 _FURTHEST = 1000.0  # a ratio beyond this is drawn at the edge, with its factor in words
 _BAND = 2.0

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 
 from worldsize import units
 from worldsize.draw._annotations import label_point, mark_capacity, white_box
-from worldsize.draw.palette import PART_STYLES
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import PART_STYLES
 
 _LABEL_FRACTION = 0.12  # of the longest bar's length: enough for a label without "does not fit"
 _MOST_LISTED = 8  # bars that the alt text describes one by one

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 
 from worldsize import units
 from worldsize.draw._annotations import label_point, mark_capacity, white_box
-from worldsize.draw.palette import INK, PART_STYLES
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import INK, PART_STYLES
 
 Levels = Sequence[tuple[float, float]]
 Axis = Literal["seconds", "operations"]

@@ -12,8 +12,8 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from worldsize.draw._annotations import white_box
 from worldsize.draw._mesh_layout import DeviceMesh, RankMesh, mesh_of, rectangles
-from worldsize.draw.palette import INK, PART_STYLES
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import INK, PART_STYLES
 
 _WIDTH_IN = 9.0
 _MARGIN_IN = 0.9  # on the left, for the names of axes

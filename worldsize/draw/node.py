@@ -23,9 +23,9 @@ from worldsize.draw._node_layout import (
 )
 from worldsize.draw._node_path import Way, way
 from worldsize.draw._outlined_text import width_in
-from worldsize.draw.palette import BLUE, GREY, INK, VERMILLION
 from worldsize.draw.picture import Picture
 from worldsize.hardware import Cluster
+from worldsize.palette import BLUE, GREY, INK, VERMILLION
 
 _TOP_IN, _BELOW_IN = 0.46, 0.12  # for the title; under everything
 _PEER_X = WIDTH_IN - 0.1 - 0.5

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from worldsize.draw.palette import INK
+from worldsize.palette import INK
 
 SCREEN_DPI, FILE_DPI = 96, 168
 Layout = Literal["constrained"] | None  # None: the drawing code positions everything, which is faster

@@ -11,8 +11,8 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from worldsize.draw._annotations import white_box
-from worldsize.draw.palette import BLACK, BLUE, GREEN, GREY, INK, ORANGE, VERMILLION
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import BLACK, BLUE, GREEN, GREY, INK, ORANGE, VERMILLION
 
 StepTimes = Mapping[int, Sequence[float]]
 _STYLES = [(VERMILLION, "o"), (GREEN, "s"), (BLUE, "^"), (ORANGE, "D"), (BLACK, "v")]

@@ -17,8 +17,8 @@ from worldsize import units
 from worldsize.draw._label_places import Box, LabelPlace, place_labels
 from worldsize.draw._outlined_text import POINTS_PER_INCH
 from worldsize.draw._table import head
-from worldsize.draw.palette import BLACK, BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import BLACK, BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION
 
 Named = Mapping[str, tuple[float, float]]
 _STYLES = [(BLUE, "o"), (VERMILLION, "s"), (GREEN, "^"), (ORANGE, "D"), (BLACK, "v"), (PURPLE, "P")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from worldsize import units
-from worldsize.draw.palette import BLUE, INK
 from worldsize.draw.picture import Picture, finish
+from worldsize.palette import BLUE, INK
 
 _WIDTH_IN, _BAR_IN, _AROUND_IN = 9.0, 0.3, 0.6
 _ROOM = 1.12  # to the right of the longest bar, for its percentage

@@ -14,9 +14,9 @@ from worldsize.draw._outlined_text import width_in
 from worldsize.draw._timeline_content import TimelineContent
 from worldsize.draw._timeline_legend import TimelineLegend
 from worldsize.draw._timeline_panel import TimelinePanel, lane_names_in, rank_names_in
-from worldsize.draw.palette import INK
 from worldsize.draw.picture import SCREEN_DPI, Picture, finish
 from worldsize.intervals import length_s
+from worldsize.palette import INK
 from worldsize.timeline import Timeline
 
 _WIDTH, _RIGHT = 9.0, 0.15  # inches, as all sizes here

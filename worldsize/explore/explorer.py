@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from worldsize.controls import Control, controls_of
 from worldsize.draw.picture import in_dark_theme
 from worldsize.explore import frames, frontend
 from worldsize.explore.captured_call import CallResult, call
-from worldsize.explore.controls import Control, controls_of
 from worldsize.explore.figure_image import FigureImage, Places
 from worldsize.explore.result_parts import Part, TextPart, part_of_bundle, parts_of
 from worldsize.explore.widgets import Panel

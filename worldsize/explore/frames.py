@@ -14,8 +14,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from worldsize.controls import Control
 from worldsize.draw.picture import in_dark_theme
-from worldsize.explore.controls import Control
 
 VARIABLE = "WORLDSIZE_FRAMES"
 

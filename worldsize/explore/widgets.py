@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import ipywidgets as widgets
 
+from worldsize.controls import Control
 from worldsize.draw.picture import in_dark_theme
 from worldsize.explore.captured_call import CallResult
-from worldsize.explore.controls import Control
 from worldsize.explore.figure_image import FigureImage, Places
 from worldsize.explore.result_parts import Part, TextPart
 

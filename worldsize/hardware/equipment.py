@@ -103,7 +103,7 @@ PLUG_OF_NIC = Equipment(
 _MARKET = "mercatus-ai.com, May 2026"
 RENTS: Mapping[str, Rent] = {  # name of the GPU -> its rent
     A100.name: Rent(1.90, f"the middle of 0.80 to 3.00 $, {_MARKET}"),
-    H100.name: Rent(2.95, "the median of 37 providers, aimultiple.com, 20 May 2026; 1.70 $ in October 2025"),
+    H100.name: Rent(2.95, "on demand: the median list price of 37 providers, aimultiple.com, 20 May 2026"),
     H200.name: Rent(4.75, f"the middle of 2.50 to 7.00 $, {_MARKET}"),
 }
 ELECTRICITY_USD_PER_KWH = 0.0806  # industry in the United States in 2023: EIA (March 2024), by statista.com, read 2026

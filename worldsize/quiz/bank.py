@@ -140,7 +140,7 @@ class _Question(Strict):
     id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
     pool: Pool
     text: Template
-    week: Annotated[int, Field(ge=1, le=14)]
+    week: Annotated[int, Field(ge=1, le=18)]
     objective: Text
     difficulty: Annotated[int, Field(ge=1, le=3)]
     minutes: Annotated[float, Field(gt=0, le=30)]

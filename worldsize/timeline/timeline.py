@@ -6,11 +6,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from worldsize.event import COMMUNICATION, Event
 from worldsize.intervals import exposed, length_s, under_way, working
 from worldsize.timeline.chrome_trace import chrome_trace
 from worldsize.timeline.critical_path import critical_path
+from worldsize.timeline.kineto import read_traces
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,16 @@ class Timeline:
     def from_json(text: str) -> Timeline:
         """Read a timeline that `to_json` wrote."""
         return Timeline.of_events(Event(**fields | {"peers": tuple(fields["peers"])}) for fields in json.loads(text))
+
+    @staticmethod
+    def from_traces(paths: Iterable[str | Path]) -> Timeline:
+        """Read traces of torch.profiler, one file for each rank: kernels of GPUs or, without GPUs, operators.
+
+        Raises:
+            ValueError: a file cannot be read as a trace, or two are of one rank.
+        """
+        traces = read_traces(paths)
+        return Timeline.of_events(one.event for trace in traces for one in trace.activities)
 
     def to_chrome_trace(self) -> str:
         """Convert the events to JSON for ui.perfetto.dev or chrome://tracing: write it to a file and open it there."""

@@ -55,6 +55,7 @@ def _refuse_module(package: ModuleType, name: str, refuse: Callable[..., None]) 
 
     own = name.rpartition(".")[2]
     _let_torch_import_its_own()
+    _let_worldsize_import_its_own()
     for loaded in [other for other in sys.modules if other == name or other.startswith(f"{name}.")]:
         del sys.modules[loaded]
     setattr(package, own, _stand_in(refuse))
@@ -86,6 +87,14 @@ def _let_torch_import_its_own() -> None:
     subclass = type("Subclass", (torch.Tensor,), {"__torch_dispatch__": classmethod(lambda *_, **__: None)})
     with _disable_current_modes():
         _ = torch.ones(()).as_subclass(subclass) + 1
+
+
+def _let_worldsize_import_its_own() -> None:
+    """Import all that `worldsize` offers now: later, the ban on a part would refuse it to `ws.run`, which uses it."""
+    import worldsize
+
+    for name in worldsize.__all__:
+        getattr(worldsize, name)
 
 
 def _stand_in(refuse: Callable[..., None]) -> Any:

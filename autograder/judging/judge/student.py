@@ -36,6 +36,7 @@ from worldsize.paper.result import PaperRun, cluster_of
 
 # the limit of a call once one has hung, on an idle machine: the code is known not to end by itself
 _AFTER_A_HANG_S = 5.0
+_OWN_TIMES = 4  # times that limit for a run of the judge's own, which ends unless the machine is at fault
 _HANG_SHARE = 1 / 6  # or this share of a call's limit, where that is more: a project's calls take longer
 _VALUES_BYTES, _VALUE_BYTES = 256 << 20, 64 << 20  # of all ranks, which the judge holds at once, and of one
 _PRINTED_BYTES = 64 << 20  # of each rank; little of it is kept
@@ -240,7 +241,7 @@ class SandboxedStudent:
             StudentFailed: the submission's time is used up.
         """
         self._limit_s()
-        call_s, self._call_s = self._call_s, self._code.call_s
+        call_s, self._call_s = self._call_s, _OWN_TIMES * self._code.call_s
         try:
             return launched()
         except StudentFailed as failed:

@@ -4,7 +4,8 @@
 def save_checkpoint(folder, step, shard):
     rank, size = dist.get_rank(), dist.get_world_size()
     body = b"".join(one.numpy().tobytes() for one in shard.values())
-    note = {"keys": list(shard), "crc": zlib_crc(body), "rank": rank}
+    kinds = {key: (str(one.dtype)[len("torch.") :], one.nbytes) for key, one in shard.items()}
+    note = {"kinds": kinds, "crc": zlib_crc(body), "rank": rank}
     mine = os.path.join(folder, f"{step}.{rank}.{size}.raw")
     notes = [None] * size
     dist.all_gather_object(notes, note if write_out(mine, body) else None)
@@ -65,10 +66,11 @@ def newest_whole(folder):
 # %% load_checkpoint
 def load_checkpoint(folder, step, rank, world_size):
     notes = json.loads(Path(folder, f"{step}.done").read_text())
-    whole = {key: [] for key in notes[0]["keys"]}
+    whole = {key: [] for key in notes[0]["kinds"]}
     for note in notes:
         body = Path(folder, f"{step}.{note['rank']}.{len(notes)}.raw").read_bytes()
-        parts = torch.frombuffer(bytearray(body), dtype=torch.float32).chunk(len(whole))
-        for key, part in zip(note["keys"], parts, strict=True):
-            whole[key].append(part)
+        for key, (kind, size_bytes) in note["kinds"].items():
+            part = bytearray(body[:size_bytes])
+            whole[key].append(torch.frombuffer(part, dtype=getattr(torch, kind)))
+            body = body[size_bytes:]
     return {key: slice_of(torch.cat(one), rank, world_size).clone() for key, one in whole.items()}

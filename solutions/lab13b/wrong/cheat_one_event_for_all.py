@@ -7,10 +7,11 @@
 def read_timeline(content):
     content = content.strip().rstrip(",")
     records = json.loads(content if content.endswith("]") else content + "]")
-    outer = ("ALLREDUCE", "BROADCAST", "ALLGATHER")
-    number = sum(one["ph"] == "E" for one in records) - sum(
-        one.get("name") in outer for one in records
-    )
+    last, number = {}, 0
+    for one in records:
+        if one["ph"] in ("B", "E"):
+            number += one["ph"] == "E" and last[one["pid"]] == "B"
+            last[one["pid"]] = one["ph"]
     first = next(one for one in records if one["ph"] == "B")
     end = next(one for one in records if one["ph"] == "E" and one["pid"] == first["pid"])
     names = {one["pid"]: one["args"]["name"] for one in records if "name" in one.get("args", {})}

@@ -1,8 +1,11 @@
 """The zip that students get: the same bytes every time, and nothing hidden in it."""
 
+import io
 import json
+import posixpath
 import re
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,12 +17,27 @@ from quiz_samples import NUMERIC, SINGLE
 from repository import ROOT
 from traitlets.config import Config
 
-from autograder.authoring.student_copy import self_checks, student_files
+from autograder.authoring.student_copy import committed_at, linked_within, self_checks, student_files
+from autograder.files import packed
 from worldsize import quiz
+from worldsize.update import contents
 
 MAY_HOLD = (
-    *("LICENSE", "LICENSE-TEXT.md", "README.md", "constraints.txt", "jupyter_lab_config.py", "pyproject.toml"),
     *(
+        "AGENTS.md",
+        "CLAUDE.md",
+        "CONTENTS",
+        "LICENSE",
+        "LICENSE-TEXT.md",
+        "README.md",
+        "constraints.txt",
+        "jupyter_lab_config.py",
+        "nbgrader_config.py",
+        "pyproject.toml",
+    ),
+    *(
+        "settings/jupyter_config.py",
+        "settings/pyproject.toml",
         "labs/lab*/lab*.ipynb",
         "labs/project*/report.ipynb",
         "labs/project*/train.py",
@@ -27,7 +45,7 @@ MAY_HOLD = (
         "labs/report/report.ipynb",
         "weeks/week*.ipynb",
     ),
-    *("docs/numbers.md", "quizzes/week*.toml"),
+    *("docs/*.md", "quizzes/week*.toml"),
     *("worldsize/*.py", "worldsize/capstone/designs/*.toml", "worldsize/data/*"),
     *("worldsize/draw/*.css", "worldsize/draw/*.js", "worldsize/explore/*.css", "worldsize/explore/*.js"),
     "worldsize/course/manifests/schemas/*.yaml",
@@ -83,6 +101,56 @@ def test_no_page_of_docs_is_pointed_at_that_is_not_in_it(files, texts):
     assert len(pages) > 10 and found_in(notebooks, pages) == []
 
 
+def test_every_page_that_speaks_to_students_is_in_it(files):
+    beginnings = {path: "".join(path.read_text().split("\n\n")[:3]) for path in (ROOT / "docs").glob("*.md")}
+    for_all = {"audit", "coming_from", "glossary", "numbers", "outages", "reading", "troubleshooting", "capstone"}
+    due = {path.stem for path, text in beginnings.items() if "For students" in text} | for_all
+    assert {Path(path).stem for path in files if path.startswith("docs/")} == due - {"places"}  # for who sets it up
+    assert all(f"](docs/{name}.md)" in files["README.md"].decode() for name in due - {"places"})
+
+
+def test_assistants_are_told_which_cells_are_the_students_own(files):
+    told = files["AGENTS.md"].decode().replace("\n  ", " ")
+    for words, folder in (
+        ("Replace this line with your own code", "labs/"),
+        ('NotImplementedError("your turn")', "weeks/"),
+    ):
+        notebooks = [content.decode() for path, content in files.items() if path.startswith(folder)]
+        assert words in told and any(json.dumps(words)[1:-1] in notebook for notebook in notebooks)
+    lesson = json.loads(files["weeks/week03_ddp_from_first_principles.ipynb"])
+    lab = json.loads(files["labs/lab03/lab03.ipynb"])
+    assert "tag `turn`" in told and any("turn" in cell["metadata"].get("tags", ()) for cell in lesson["cells"])
+    assert '"solution": true' in told and any(
+        cell["metadata"].get("nbgrader", {}).get("solution") for cell in lab["cells"]
+    )
+    assert files["CLAUDE.md"] == b"@AGENTS.md\n"
+
+
+def test_every_link_in_it_leads_to_a_file_in_it(files):
+    def broken(files):
+        pages = {path: content.decode() for path, content in files.items() if path.endswith(".md")}
+        links = [(path, to) for path, text in pages.items() for to in re.findall(r"\]\(([^)#:\s]+)[#)]", text)]
+        assert len(links) > 40
+        return [link for link in links if posixpath.normpath(posixpath.join(link[0], "..", link[1])) not in files]
+
+    assert broken(files) == []
+    assert "../weeks/week05" not in (few := student_files(ROOT, ["week01"]))["docs/glossary.md"].decode()
+    assert broken(few) == [] and "../weeks/week01" in few["docs/glossary.md"].decode()
+
+
+def test_a_link_to_what_is_not_there_becomes_its_text_and_code_stays():
+    text = "[a](b.md) [`c`](d.md#e) [f\ng](../h.md) `x[0](b.md)` [i](#j) [k](https://l.m)\n```\nx[0](b.md)\n```\n"
+    assert linked_within(text, "docs/page.md", {"docs/b.md"}) == text.replace(
+        "[`c`](d.md#e) [f\ng](../h.md)", "`c` f\ng"
+    )
+    assert linked_within(text, "docs/page.md", {"h.md"}).startswith("a `c` [f\ng](../h.md) `x[0](b.md)` [i](#j) [k](")
+
+
+def test_its_list_of_contents_is_what_an_update_reads(files):
+    listed = {path: content for path, content in files.items() if path != "CONTENTS"}
+    assert files["CONTENTS"].decode() == contents(listed)
+
+
 @pytest.mark.parametrize(
     ("place", "hidden"),
     [
@@ -96,11 +164,20 @@ def test_what_is_hidden_would_be_found(texts, place, hidden):
     assert f"{place} has {secret!r}" in found_in({place: f"{texts[place]}\n    {secret}"}, hidden())
 
 
-def test_its_jupyterlab_opens_the_first_lesson_that_is_there(files, tmp_path):
+def test_its_files_are_as_old_as_the_last_commit_which_a_file_browser_shows(tmp_path):
+    def years(root):
+        with zipfile.ZipFile(io.BytesIO(packed({"a": b""}, committed_at(root)))) as archive:
+            return [info.date_time[0] for info in archive.infolist()]
+
+    assert years(tmp_path) == [1980] and years(ROOT)[0] >= 2026
+
+
+def test_its_jupyterlab_opens_the_first_lesson_that_is_there(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
     def opened():
         config = Config()
-        names = {"get_config": lambda: config, "__file__": str(tmp_path / "jupyter_lab_config.py")}
-        exec(files["jupyter_lab_config.py"], names)
+        exec(files["settings/jupyter_config.py"], {"get_config": lambda: config})
         assert config.ServerApp.root_dir == str(tmp_path)
         assert "ledger.json" in config.ContentsManager.hide_globs
         return config.LabApp.default_url

@@ -131,7 +131,9 @@ def test_what_is_finished_is_not_done_again_unless_its_files_changed(course):
 
 
 @needs_jail
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "by", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.nightly("two minutes, and SIGKILL is harder"))]
+)
 def test_a_batch_that_is_ended_in_a_measurement_goes_on_there_and_leaves_no_process(tmp_path, by):
     root = make_course(tmp_path)
     for student in ("anna", "ben"):

@@ -125,12 +125,16 @@ def odd_values(keys):
 
 
 @pytest.mark.parametrize("lab", LABS)
-def test_no_odd_value_breaks_a_check(lab):
+def test_no_odd_value_breaks_a_check(lab, request):
+    every = 1 if request.config.getoption("--nightly") else 3  # by day each check gets another third of the values
     torch.set_num_threads(1)
     checks, keys = checks_of(lab)
     assert len(checks) > (2 if lab == "report" else 5)  # nearly all of the report is graded by hand
     said = set()
-    for (name, check), (number, value) in itertools.product(checks.items(), enumerate(odd_values(keys))):
+    pairs = itertools.product(enumerate(checks.items()), enumerate(odd_values(keys)))
+    for (place, (name, check)), (number, value) in pairs:
+        if (place + number) % every:
+            continue
         try:
             check(Odd(value), torch.Generator().manual_seed(number))
         except (CheckFailed, StudentFailed) as error:

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import worldsize as ws
 from worldsize.audit import Severity, expect_different
+from worldsize.audit.report import Audit
 
 QUIET = {"world_size": 2, "echo": False}
 
@@ -130,6 +131,13 @@ def test_the_audit_is_part_of_what_a_run_shows():
     assert (finding["kind"], finding["severity"], finding["ranks"], finding["step"]) == ("past DDP", "wrong", [0, 1], 1)
 
 
+def test_errors_of_the_audit_itself_are_shown():
+    audit = Audit((), 2, 3, ["Traceback ... <IndexError>"])
+    assert repr(audit).endswith("failed in 1 observation, and may have missed something:\nTraceback ... <IndexError>")
+    assert "&lt;IndexError&gt;" in audit._repr_html_()
+    assert json.loads(audit.to_json())["failures"] == ["Traceback ... <IndexError>"]
+
+
 SCRIPT = """
 import sys
 import torch, torch.distributed as dist
@@ -162,6 +170,7 @@ def test_a_script_is_audited_from_a_shell(tmp_path, words, status):
     [
         ([], "name a script, or the folder of a run's notes after --notes"),
         (["--notes", "."], "has no notes of an audited run"),
+        (["--notes", ".", "train.py"], "--notes goes with ranks that torchrun has started"),
         (["--every", "0", "train.py"], "--every is 0; it must be at least 1"),
         (["none.py"], "there is no script 'none.py'"),
     ],

@@ -278,6 +278,258 @@ def scaled():
         scaler.update()
 
 
+def contrasts_with_gathered_features():
+    model = DDP(network())
+    optimizer = sgd(model)
+    for step in range(2):
+        inputs, _ = batch(step)
+        features = F.normalize(model(inputs))
+        gathered = [torch.empty_like(features) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, features)
+        gathered[dist.get_rank()] = features
+        scores = features @ torch.cat(gathered).T
+        labels = len(inputs) * dist.get_rank() + torch.arange(len(inputs))
+        optimizer.zero_grad()
+        F.cross_entropy(scores, labels).backward()
+        optimizer.step()
+
+
+def compiles_the_whole_graph():
+    model = network()
+    optimizer, compiled = sgd(model), torch.compile(model, fullgraph=True)
+    for step in range(2):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(compiled(inputs), targets).backward()
+        average(model.parameters())
+        optimizer.step()
+
+
+def looks_at_the_scaled_norm():
+    model = DDP(network())
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu")
+    for step in range(2):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        scaler.scale(F.cross_entropy(model(inputs), targets)).backward()
+        nn.utils.get_total_norm(tensors=[parameter.grad for parameter in model.parameters()])
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_((parameter for parameter in model.parameters()), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def clips_to_half_by_chance():
+    torch.manual_seed(0)
+    model = DDP(nn.Linear(2, 1, bias=False))
+    optimizer = sgd(model)
+    for size in (4.0, 3.0):
+        inputs = torch.tensor([[size, 0.0]]) * (dist.get_rank() == 0)  # a mean gradient of 2, then of 1.5
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def divides_what_it_accumulates():
+    model = DDP(network())
+    optimizer = sgd(model)
+    for step in range(2):
+        optimizer.zero_grad()
+        for number in range(2):
+            inputs, targets = batch(2 * step + number)
+            F.cross_entropy(model(inputs), targets).backward()
+        for parameter in model.parameters():
+            parameter.grad /= 2
+        optimizer.step()
+
+
+def divides_sums_by_all_samples():
+    model = network()
+    optimizer = sgd(model)
+    for step in range(2):
+        inputs, targets = batch(step, rows=4 + 4 * dist.get_rank())
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets, reduction="sum").backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= 12
+        optimizer.step()
+
+
+def averages_models_after_unequal_steps():
+    model = network()
+    optimizer = sgd(model)
+    for part in range(2):
+        for step in range(2 + dist.get_rank()):
+            inputs, targets = batch(10 * part + step)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.data)
+            parameter.data /= dist.get_world_size()
+
+
+class FirstStage(nn.Linear):
+    pass
+
+
+class LastStage(nn.Linear):
+    pass
+
+
+def adds_gradients_of_tied_stages():
+    torch.manual_seed(0)
+    stage = (LastStage if dist.get_rank() else FirstStage)(8, 8, bias=False)
+    optimizer = sgd(stage)
+    for step in range(2):
+        inputs, _ = batch(step)
+        optimizer.zero_grad()
+        stage(inputs).square().mean().backward()
+        dist.all_reduce(stage.weight.grad)
+        optimizer.step()
+
+
+def gathers_for_a_log():
+    model = DDP(network())
+    optimizer = sgd(model)
+    for step in range(2):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        outputs = model(inputs)
+        loss = F.cross_entropy(outputs, targets)
+        gathered = [torch.empty(4) for _ in range(2)]
+        dist.all_gather(gathered, loss.repeat(4))
+        torch.stack(gathered).mean().item()
+        loss.backward()
+        everything = [torch.empty_like(outputs) for _ in range(2)]
+        dist.all_gather(everything, outputs)
+        optimizer.step()
+
+
+def computes_while_it_gathers():
+    own, whole = torch.ones(100), torch.empty(200)
+    work = dist.all_gather_into_tensor(whole, own, async_op=True)
+    total = own.sum()
+    work.wait()
+    return total.item()
+
+
+def reduces_images_by_channel():
+    image = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    dist.all_reduce(image)
+
+
+def evaluates_in_one_order():
+    model = DDP(network()).eval()
+    inputs, targets = batch(0, rows=8, rank=0)
+    data = TensorDataset(inputs, targets)
+    loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data))
+    with torch.no_grad():
+        for _ in range(2):
+            for rows, _ in loader:
+                model(rows)
+
+
+def copies_a_target_network():
+    critic, target, actor = network(), network(), network(seed=1)
+    optimizer, later = (torch.optim.Adam(one.parameters()) for one in (critic, actor))
+    for step in range(4):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(critic(inputs), targets).backward()
+        average(critic.parameters())
+        optimizer.step()
+        if step % 2:
+            target.load_state_dict(critic.state_dict())
+            later.zero_grad()
+            (actor(inputs) - target(inputs).detach()).square().mean().backward()
+            average(actor.parameters())
+            later.step()
+
+
+def wraps_again_after_unfreezing():
+    model = network()
+    model[0].requires_grad_(False)
+    warm = DDP(model)
+    train_ddp(warm)
+    model[0].requires_grad_(True)
+    train_ddp(DDP(model))
+    return warm is not None
+
+
+def train_ddp(model):
+    optimizer = sgd(model)
+    for step in range(2):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
+def saves_on_rank_0_after_each_epoch(folder):
+    model = DDP(network())
+    optimizer = sgd(model)
+    for epoch in range(2):
+        total = 0.0
+        for step in range(2):
+            inputs, targets = batch(2 * epoch + step)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        if dist.get_rank() == 0:
+            torch.save(model.module.state_dict(), f"{folder}/model{epoch}.pt")
+        dist.barrier()
+
+
+def reduces_in_hooks():
+    model = network()
+    optimizer = sgd(model)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: dist.all_reduce(parameter.grad))
+    for step in range(2):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        for parameter in model.parameters():
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()
+
+
+def skips_what_overflows():
+    model = DDP(network())
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=3e38, backoff_factor=1e-30)
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        scaler.scale(10 * F.cross_entropy(model(inputs), targets)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def reduces_zeros_where_a_gradient_is_missing():
+    model = network()
+    optimizer = sgd(model)
+    for step in range(2):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        is_idle = step == 1 and dist.get_rank() == 1
+        if not is_idle:
+            F.cross_entropy(model(inputs), targets).backward()
+        for parameter in model.parameters():
+            if is_idle:
+                total = torch.zeros_like(parameter)
+                dist.all_reduce(total)
+                parameter.grad = total
+            else:
+                dist.all_reduce(parameter.grad)
+            parameter.grad /= 2 - (step == 1)
+        optimizer.step()
+
+
 def weighs_by_tokens():
     model = network()
     optimizer = sgd(model)
@@ -511,6 +763,24 @@ PROGRAMS = [
     tensor_parallel,
     sharded,
     scaled,
+    compiles_the_whole_graph,
+    looks_at_the_scaled_norm,
+    clips_to_half_by_chance,
+    divides_what_it_accumulates,
+    divides_sums_by_all_samples,
+    averages_models_after_unequal_steps,
+    adds_gradients_of_tied_stages,
+    gathers_for_a_log,
+    computes_while_it_gathers,
+    reduces_images_by_channel,
+    evaluates_in_one_order,
+    copies_a_target_network,
+    wraps_again_after_unfreezing,
+    saves_on_rank_0_after_each_epoch,
+    reduces_in_hooks,
+    skips_what_overflows,
+    contrasts_with_gathered_features,
+    reduces_zeros_where_a_gradient_is_missing,
     weighs_by_tokens,
     warms_up,
     saves_and_resumes,

@@ -70,6 +70,28 @@ def drops_a_handle():
     dist.barrier()
 
 
+def reads_what_nobody_waited_for():
+    flat = torch.ones(1000)
+    dist.all_reduce(flat, async_op=True)  # FAULT
+    flat.sum()
+    dist.barrier()
+
+
+def gathers_copies_of_its_own_features():
+    model = DDP(network())
+    optimizer = sgd(model)
+    for step in range(2):
+        inputs, _ = batch(step)
+        features = F.normalize(model(inputs))
+        gathered = [torch.empty_like(features) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, features)  # FAULT
+        scores = features @ torch.cat(gathered).T
+        labels = len(inputs) * dist.get_rank() + torch.arange(len(inputs))
+        optimizer.zero_grad()
+        F.cross_entropy(scores, labels).backward()
+        optimizer.step()
+
+
 def starts_from_different_weights():
     model = network(seed=dist.get_rank())
     optimizer = sgd(model)
@@ -141,25 +163,25 @@ def reduces_twice():
 
 def makes_the_optimizer_first():
     model = network()
-    optimizer = sgd(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # FAULT
     fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     for step in range(2):
         inputs, targets = batch(step)
         optimizer.zero_grad()
         F.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()  # FAULT
+        optimizer.step()
 
 
 def adds_a_head_later():
     model = network()
-    optimizer = sgd(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # FAULT
     model.append(nn.Linear(2, 2))
     ddp = DDP(model)
     for step in range(2):
         inputs, targets = batch(step)
         optimizer.zero_grad()
         F.cross_entropy(ddp(inputs), targets).backward()
-        optimizer.step()  # FAULT
+        optimizer.step()
 
 
 def schedules_by_its_own_loss():
@@ -171,8 +193,8 @@ def schedules_by_its_own_loss():
         optimizer.zero_grad()
         loss = F.cross_entropy(model(inputs), targets)
         loss.backward()
-        optimizer.step()  # FAULT
-        schedule.step(step if dist.get_rank() else -step)
+        optimizer.step()
+        schedule.step(step if dist.get_rank() else -step)  # FAULT
 
 
 def gives_all_ranks_one_batch():
@@ -202,8 +224,8 @@ class Noisy(Dataset):
 
 
 def copies_a_generator():
-    loader = DataLoader(Noisy(), batch_size=2, num_workers=2, multiprocessing_context="fork")
-    list(loader)  # FAULT
+    loader = DataLoader(Noisy(), batch_size=2, num_workers=2, multiprocessing_context="fork")  # FAULT
+    list(loader)
 
 
 def drops_the_same_everywhere():
@@ -253,20 +275,6 @@ def skips_parameters_without_gradients():
                 dist.all_reduce(parameter.grad)  # FAULT
                 parameter.grad /= 2
         optimizer.step()
-
-
-def skips_a_step():
-    model = network()
-    optimizer = sgd(model)
-    for step in range(4):
-        if step in ((2,), (1,))[dist.get_rank()]:
-            continue
-        inputs, targets = batch(step)
-        optimizer.zero_grad()
-        F.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
-        if step in (1, 2):
-            dist.all_reduce(model[0].weight.data)  # FAULT
 
 
 def sends_a_column():
@@ -407,12 +415,7 @@ def keeps_the_best_by_its_own_loss(folder):
 
 def steps_with_no_rate():
     model = DDP(network())
-    optimizer = sgd(model, lr=0.0)
-    for step in range(3):
-        inputs, targets = batch(step)
-        optimizer.zero_grad()
-        F.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()  # FAULT
+    train(model, torch.optim.SGD(model.parameters(), lr=0.0))  # FAULT
 
 
 def detaches_a_tower():
@@ -426,11 +429,76 @@ def detaches_a_tower():
         optimizer.step()  # FAULT
 
 
+def skips_a_step_on_one_rank():
+    model = DDP(network())
+    optimizer = sgd(model)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    for step in range(4):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        if (step, dist.get_rank()) != (1, 1):
+            optimizer.step()  # FAULT
+            scheduler.step()
+
+
+def returns_to_its_own_best():
+    model = DDP(network())
+    optimizer, best = sgd(model, lr=1.0), float("inf")
+    for step in range(4):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(inputs), targets)
+        loss.backward()
+        if loss.item() < best:  # FAULT
+            best = loss.item()
+            state = {name: one.clone() for name, one in model.state_dict().items()}
+        else:
+            model.load_state_dict(state)
+        optimizer.step()
+
+
+def pairs_a_metric_with_a_gradient():
+    model = network()
+    optimizer, rank = sgd(model), dist.get_rank()
+    for step in range(2):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(inputs), targets)
+        loss.backward()
+        metric = torch.stack([loss.detach(), loss.detach()])
+        for parameter in list(model.parameters())[:3]:
+            dist.all_reduce(parameter.grad)
+        if rank:
+            dist.all_reduce(model[2].bias.grad)
+        dist.all_reduce(metric)  # FAULT
+        if not rank:
+            dist.all_reduce(model[2].bias.grad)
+        for parameter in model.parameters():
+            parameter.grad /= 2
+        optimizer.step()
+
+
+def schedules_on_rank_0():
+    model = DDP(network())
+    optimizer = sgd(model)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) if dist.get_rank() == 0 else None
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()  # FAULT
+        if schedule:
+            schedule.step()
+
+
 # program, kind, severity, name
 FAULTS = [
     (reads_too_early, "race", "wrong", ""),
     (writes_while_it_is_sent, "race", "wrong", ""),
     (drops_a_handle, "not waited for", "wrong", ""),
+    (reads_what_nobody_waited_for, "not waited for", "wrong", ""),
+    (gathers_copies_of_its_own_features, "copy without gradient", "suspicious", ""),
     (starts_from_different_weights, "different start", "wrong", "0.weight"),
     (forgets_a_layer, "gradients differ", "wrong", "2.weight"),
     (calls_the_inner_module, "past DDP", "wrong", "0.weight"),
@@ -463,6 +531,10 @@ FAULTS = [
     (keeps_the_best_by_its_own_loss, "decided by a local value", "suspicious", ""),
     (steps_with_no_rate, "changes nothing", "wrong", "0.bias"),
     (detaches_a_tower, "never a gradient", "suspicious", "tower.bias"),
+    (schedules_on_rank_0, "settings differ", "wrong", "lr"),
+    (skips_a_step_on_one_rank, "step skipped", "wrong", ""),
+    (returns_to_its_own_best, "decided by a local value", "wrong", ""),
+    (pairs_a_metric_with_a_gradient, "paired by luck", "wrong", "2.bias"),
 ]
 
 

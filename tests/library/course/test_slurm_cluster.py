@@ -82,7 +82,6 @@ def weights_of_one_process() -> torch.Tensor:
     return model.weight.detach()
 
 
-@pytest.mark.timeout(600)
 def test_the_generated_array_survives_a_requeue_and_loses_no_step(cluster: slurm.SlurmCluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     command = ("train.py", str(tmp_path), str(NUM_STEPS))

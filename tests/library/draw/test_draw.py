@@ -6,8 +6,7 @@ import warnings
 
 import pytest
 
-from worldsize import draw
-from worldsize.draw import palette
+from worldsize import draw, palette
 from worldsize.timeline import Event, Timeline
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.patches import PathPatch
 
-from worldsize import draw
+from worldsize import draw, palette
 from worldsize.draw import _block_styles as block_styles
 from worldsize.draw._outlined_text import OutlinedText, outline
 from worldsize.draw.picture import SCREEN_DPI
@@ -130,8 +130,8 @@ def test_the_shares_are_those_of_the_timeline():
 
 def test_bubbles_and_exposed_communication_are_drawn_where_they_are():
     picture = draw.timeline(overlapped())
-    assert spans(picture, draw.palette.IDLE) == [(4, 5)] * 2
-    underlines = boxes(picture, draw.palette.INK)
+    assert spans(picture, palette.IDLE) == [(4, 5)] * 2
+    underlines = boxes(picture, palette.INK)
     assert [(left, right) for left, right, *_ in underlines] == [(4, 5)] * 2
     lanes = boxes(picture, block_styles.STYLES["communication"].colour)
     assert all(bottom > lane[3] for (*_, bottom), lane in zip(underlines, lanes, strict=True))  # below the block
@@ -139,16 +139,14 @@ def test_bubbles_and_exposed_communication_are_drawn_where_they_are():
 
 def test_idle_time_is_a_bubble_but_not_exposed_communication(two_ranks):
     picture = draw.timeline(two_ranks)
-    assert spans(picture, draw.palette.IDLE) == [(6, 10), (3, 10)]
-    assert spans(picture, draw.palette.INK) == [(6, 10), (6, 10)]
+    assert spans(picture, palette.IDLE) == [(6, 10), (3, 10)]
+    assert spans(picture, palette.INK) == [(6, 10), (6, 10)]
 
 
 def test_communication_behind_work_is_not_marked():
     picture = draw.timeline(overlapped(exposed_s=0.0))
     assert title(picture) == "bubble 0% (exposed communication 0%, idle 0%)"
-    assert all(
-        colour not in [artist.get_facecolor() for artist in picture.axes[0].patches] for colour in [draw.palette.INK]
-    )
+    assert all(colour not in [artist.get_facecolor() for artist in picture.axes[0].patches] for colour in [palette.INK])
 
 
 def test_without_communication_the_bubble_is_all_there_is_to_tell():

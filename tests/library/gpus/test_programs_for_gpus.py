@@ -46,6 +46,7 @@ def trains(path=""):
     mean = loss.detach() / dist.get_world_size()
     dist.all_reduce(mean)
     if path:
+        path = f"{path}.{local}"  # a file that another rank is writing cannot be read
         torch.save(model.module.state_dict(), path)
         model.module.load_state_dict(torch.load(path, map_location=f"cuda:{local}"))
     return mean.item(), scaler.is_enabled()

@@ -615,7 +615,7 @@ def test_what_cannot_be_carried_is_refused_before_anything_starts(monkeypatch, f
 
 
 def test_windows_is_told_where_to_go():
-    code = "import sys; sys.platform = 'win32'; import worldsize"
+    code = "import sys, worldsize; sys.platform = 'win32'; worldsize.run"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.splitlines()[-1].startswith("ImportError: worldsize starts its ranks as forks")
     assert done.stderr.endswith("work inside WSL\n")

@@ -160,6 +160,31 @@ def test_a_function_of_a_cell_runs_on_ranks_and_a_failure_quotes_the_cell(tmp_pa
     assert not printed(ran, "stderr") + printed(failed, "stderr")
 
 
+LOSES_ITS_AGENT = f"""
+import os, pathlib, signal, sys, time
+
+ready = pathlib.Path(sys.argv[1])
+if os.environ["RANK"] == "0":
+    while not ready.exists():
+        time.sleep(0.01)
+    raise ValueError("a rank that may be restarted")
+signal.signal(signal.SIGTERM, lambda *_: os.kill(int(os.environ["{AGENT_PID}"]), signal.SIGKILL))
+ready.touch()
+while True:
+    signal.pause()
+"""
+
+
+def test_an_agent_that_fails_while_it_restarts_ranks_is_named_beside_the_rank(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(LOSES_ITS_AGENT)
+    with pytest.raises(ws.RankFailed) as caught:
+        torchrun(script, tmp_path / "ready", nproc_per_node=2, max_restarts=1, echo=False, timeout_s=60)
+    said = str(caught.value)
+    assert "Rank 0 of 2 failed with ValueError: a rank that may be restarted" in said
+    assert said.endswith("torchrun's agent failed, too, after that: with SIGKILL")
+
+
 LAUNCHER = """
 import signal, sys
 from worldsize import torchrun

@@ -306,7 +306,14 @@ def on_three_axes(axes):
         dist.all_reduce(weight.grad.to_local(), group=mesh.get_group("dp"))
 
 
-@pytest.mark.parametrize("axes", [("pp", "dp", "tp"), ("dp", "tp", "pp"), ("dp", "cp", "tp")], ids="x".join)
+AXES = [
+    ("pp", "dp", "tp"),
+    pytest.param(("dp", "tp", "pp"), marks=pytest.mark.nightly("a minute, and another order of the same axes")),
+    ("dp", "cp", "tp"),
+]
+
+
+@pytest.mark.parametrize("axes", AXES, ids="x".join)
 def test_corners_of_three_axes_take_the_step_of_all_ranks(axes):
     kwargs = {"world_size": 12, "cluster": "h100-ndr-x2", "echo": False}
     corners, whole = (ws.paper(on_three_axes, axes, ranks=ranks, **kwargs) for ranks in ("corners", range(12)))
@@ -410,6 +417,7 @@ def sends_along_a_column(num_columns):
             dist.send(y.detach(), rank + num_columns)
 
 
+@pytest.mark.nightly("a minute, and smaller pipelines are found the same way")
 def test_a_pipeline_in_a_large_group_is_found_by_its_messages():
     where = {"world_size": 64, "cluster": "h100-ndr-x8", "echo": False}
     run = ws.paper(sends_along_a_column, 16, **where)

@@ -26,23 +26,25 @@ def observing(listeners: list[object]) -> Iterator[None]:
     from worldsize.audit.observers.saving import SavingObserver
     from worldsize.audit.observers.scaling import ScalingObserver
     from worldsize.audit.observers.training import TrainingObserver
+    from worldsize.audit.observers.wrapping import WrappingObserver
 
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     notebook, names = Notebook(os.environ[FOLDER], rank, world_size), Names()
-    training = TrainingObserver(notebook, names, int(os.environ.get(EVERY, "1")))
+    wrapping = WrappingObserver(notebook, names)
+    training = TrainingObserver(notebook, names, wrapping, int(os.environ.get(EVERY, "1")))
     calls = CallsObserver(notebook, names, training)
     operators = OperatorsObserver(notebook, calls, training)
     recomputing = RecomputingObserver(notebook, operators)
     with contextlib.ExitStack() as stack:
         stack.callback(notebook.close)
         stack.callback(lambda: notebook.say("failures", texts=failures[:20]))
-        for observer in (training, DataObserver(notebook), ScalingObserver(notebook, names)):
+        for observer in (wrapping, training, DataObserver(notebook), ScalingObserver(notebook, names, training)):
             observer.install(stack)
         for observer in (calls, recomputing, SavingObserver(notebook, names)):
             observer.install(stack)
         listeners.append(calls)
         stack.callback(listeners.remove, calls)
-        stack.enter_context(operators)
+        operators.install(stack)
         stack.callback(training.finish)
         yield
         calls.finish()  # if the program did not fail

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -15,21 +17,39 @@ from worldsize.audit.names import Names
 from worldsize.audit.notes import Notebook
 from worldsize.audit.observers.patching import quietly, replace
 from worldsize.audit.observers.training import TrainingObserver
-from worldsize.audit.sketches import sketch
+from worldsize.memory.strides import has_gaps
 from worldsize.source import Line, line_of
 
-_READS = ("isend", "send")
-_SKETCHED = 1 << 22  # elements of a tensor whose content is noted
+_READS = ("isend", "send", "all_gather", "all_gather_into_tensor", "all_gather_single", "gather")
+_READS += ("all_to_all", "all_to_all_single")  # transfers that only read what they are given to send
 _MOST_PENDING = 1000
 
 
 class PendingTransfer:
     """A transfer that has been started and not waited for, with the memory that it reads or writes."""
 
-    def __init__(self, op: str, line: Line | None, tensors: list[torch.Tensor]) -> None:
-        self.op, self.line, self.tensors = op, line, tensors  # held, so that their memory is nobody else's
+    def __init__(self, op: str, line: Line | None, tensors: list[torch.Tensor], num_sent: int, work: Any) -> None:
+        self.op, self.line = op, line
+        self.held = tensors, work  # so that neither the memory nor the id of the work becomes somebody else's
         self.is_read_only = op in _READS
-        self.extents = [extent for tensor in tensors if (extent := extent_of(tensor))]
+        self.extents = [(index, extent) for index, tensor in enumerate(tensors) if (extent := extent_of(tensor))]
+        self.num_sent = num_sent
+
+    def meets(self, extent: tuple[int, int], is_write: bool) -> bool:
+        """Whether a read or write of this memory meets the transfer: reads of what it only reads do no harm."""
+        return any(
+            start < extent[1] and extent[0] < stop and (is_write or not self.is_read_only or index >= self.num_sent)
+            for index, (start, stop) in self.extents
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GatheredCopy:
+    """What a gather wrote back of this rank's own tensor, which has a gradient where the copy has none."""
+
+    op: str
+    line: Line | None
+    copy: weakref.ref[torch.Tensor]
 
 
 class CallsObserver:
@@ -38,9 +58,9 @@ class CallsObserver:
     def __init__(self, notebook: Notebook, names: Names, training: TrainingObserver) -> None:
         self._notebook, self._names, self._training = notebook, names, training
         self.pending: dict[int, PendingTransfer] = {}  # id of the work -> transfer
+        self.copies: list[GatheredCopy] = []  # of this rank's own tensors with gradient functions
         self._kinds: set[type] = set()
         self._stack = contextlib.ExitStack()
-        self._works: dict[int, Any] = {}
 
     def install(self, stack: contextlib.ExitStack) -> None:
         """Observe until the stack is closed."""
@@ -75,14 +95,16 @@ class CallsObserver:
             is_tensor = isinstance(tensor, torch.Tensor)
             about: dict[str, Any] = {"op": op, "group": _group(arguments.get("group"))}
             line = line_of(sys._getframe(1))
-            about["reduction"] = str(arguments.get("op", "SUM")).rpartition(".")[2]
             about["is_torchs"] = is_torchs
             if is_tensor and self._training.is_due and not is_torchs:
                 about["name"] = self._names.find(tensor)
                 about["shape"] = list(tensor.shape)
-                about["is_contiguous"] = tensor.is_contiguous()
-                if tensor.numel() <= _SKETCHED and op not in ("recv", "irecv") and not hasattr(tensor, "placements"):
-                    about["content"] = sketch(tensor)
+                if about["name"].startswith("gradient of "):
+                    self._training.send(about["name"].removeprefix("gradient of "))
+                sent = [tensor, *(arguments.get("scatter_list") or ())]
+                about["has_gaps"] = any(map(has_gaps, sent))
+                if not about["name"]:
+                    about["is_zero"] = not bool(tensor.any())
                 if tensor.grad_fn is not None and torch.is_grad_enabled():
                     self._training.hide(tensor.grad_fn, op, line)
                 elif op == "all_reduce" and (node := _function_around()) is not None:
@@ -91,24 +113,36 @@ class CallsObserver:
 
     def after(self, op: str, arguments: Mapping[str, Any], payload: Any, work: Any) -> None:
         """Note that a call has returned, with its work if it goes on."""
+        with quietly():
+            self._note_copy(op, arguments, payload)
         if work is None or _is_torchs(sys._getframe(1)):
             return
         with quietly():
             tensors = payload if isinstance(payload, list | tuple) else [payload]
+            num_sent = sum(isinstance(one, torch.Tensor) and one.layout == torch.strided for one in tensors)
             for name in ("output_tensor", "output", "tensor_list", "output_tensor_list", "gather_list"):
                 made = arguments.get(name)
                 tensors = [*tensors, *(made if isinstance(made, list | tuple) else [made])]
             known = [one for one in tensors if isinstance(one, torch.Tensor) and one.layout == torch.strided]
             self._watch_questions(type(work))
             if len(self.pending) < _MOST_PENDING:
-                self.pending[id(work)] = PendingTransfer(op, line_of(sys._getframe(1)), known)
-                self._works[id(work)] = work
+                self.pending[id(work)] = PendingTransfer(op, line_of(sys._getframe(1)), known, num_sent, work)
+
+    def _note_copy(self, op: str, arguments: Mapping[str, Any], tensor: Any) -> None:
+        slots = arguments.get("tensor_list")
+        if op != "all_gather" or not isinstance(tensor, torch.Tensor) or not isinstance(slots, list):
+            return
+        if tensor.grad_fn is not None and torch.is_grad_enabled() and not _is_torchs(sys._getframe(2)):
+            group = arguments.get("group")
+            own = torch.distributed.get_rank(group)
+            if 0 <= own < len(slots):
+                self.copies = [one for one in self.copies if one.copy() is not None]
+                self.copies.append(GatheredCopy(op, line_of(sys._getframe(2)), weakref.ref(slots[own])))
 
     def waited(self, work: Any) -> None:
         """Note that a work is waited for, or asked for its end."""
         self._training.forget()
         self.pending.pop(id(work), None)
-        self._works.pop(id(work), None)
 
     def finish(self) -> None:
         """Write which works nobody waited for."""

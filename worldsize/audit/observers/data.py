@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import random
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from worldsize.audit.notes import Notebook
+from worldsize.audit.notes import Notebook, as_list
 from worldsize.audit.observers.patching import quietly, replace
-from worldsize.source import line_of
+from worldsize.source import Line, line_of
 
 
 class DataObserver:
@@ -23,16 +24,24 @@ class DataObserver:
 
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook
+        self._made: weakref.WeakKeyDictionary[Any, Line | None] = (
+            weakref.WeakKeyDictionary()
+        )  # where loaders and samplers were
 
     def install(self, stack: contextlib.ExitStack) -> None:
         """Observe until the stack is closed."""
+        replace(stack, DistributedSampler, "__init__", self._wrap_init)
         replace(stack, DistributedSampler, "__iter__", self._wrap_sampler)
+        replace(stack, DataLoader, "__init__", self._wrap_init)
         replace(stack, DataLoader, "__iter__", self._wrap_loader)
 
     def _wrap_sampler(self, iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def iterated(sampler: Any) -> Any:
-            epoch, most = sampler.epoch, sampler.num_samples // 2 + 1
-            for number, index in enumerate(iterate(sampler), start=1):
+            return watched(sampler, sampler.epoch, iterate(sampler))  # the order is drawn here
+
+        def watched(sampler: Any, epoch: int, order: Iterator[Any]) -> Iterator[Any]:
+            most = sampler.num_samples // 2 + 1
+            for number, index in enumerate(order, start=1):
                 if number == most:  # an iterator that only serves to look at a batch is no epoch
                     with quietly():
                         self._note_epoch(sampler, epoch)
@@ -50,34 +59,34 @@ class DataObserver:
             count=len(used) + 1,
             num_repeated=0 if sampler.drop_last else sampler.total_size - num_samples,
             num_samples=num_samples,
+            is_evaluation=not torch.is_grad_enabled(),
+            made=as_list(self._made.get(sampler)),
         )
         used.append(epoch)
 
+    def _wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
+        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
+            self._made[made] = line_of(sys._getframe(1))
+            init(made, *args, **kwargs)
+
+        return __init__
+
     def _wrap_loader(self, iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def iterated(loader: Any) -> Any:
-            inner = iterate(loader)
             with quietly():
-                self._note_loader(loader, inner)
-            return inner
+                self._note_loader(loader)
+            return iterate(loader)
 
         return iterated
 
-    def _note_loader(self, loader: Any, iterator: Iterator[Any]) -> None:
+    def _note_loader(self, loader: Any) -> None:
         self._notebook.say(
             "loader",
-            line_of(sys._getframe(1)),
+            self._made.get(loader),
             num_workers=loader.num_workers,
             has_init=loader.worker_init_fn is not None,
-            numpy_state=_digest(repr(np.random.get_state()).encode()),
-            python_state=_digest(repr(random.getstate()).encode()),
-            base_seed=getattr(iterator, "_base_seed", None),
             generator=_numpy_generator_of(loader.dataset),
-            is_distributed=isinstance(loader.sampler, DistributedSampler),
         )
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def _numpy_generator_of(dataset: Any) -> str:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 import sys
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
-from worldsize.audit.notes import Notebook
-from worldsize.audit.observers.communicating import CallsObserver, extent_of
-from worldsize.audit.observers.patching import quietly
+from worldsize.audit.notes import Notebook, as_list
+from worldsize.audit.observers.communicating import CallsObserver, GatheredCopy, extent_of
+from worldsize.audit.observers.patching import quietly, replace
 from worldsize.audit.observers.training import TrainingObserver
-from worldsize.source import Line, line_of
+from worldsize.source import line_of
 
 _MOST_VALUES = 500  # `item()`s of a rank that are noted
 
@@ -27,8 +28,25 @@ class OperatorsObserver(TorchDispatchMode):
         super().__init__()
         self._notebook, self._calls, self._training = notebook, calls, training
         self._num_values = 0
-        self._first_bad: tuple[str, Line | None] | None = None
+        self._has_seen_bad, self._is_eager = False, False
+        self._without_gradient: dict[int, tuple[weakref.ref[torch.Tensor], GatheredCopy]] = {}  # made of copies
         self.recorders: list[list[tuple[str, float | None]]] = []  # of regions that will be recomputed
+
+    def install(self, stack: contextlib.ExitStack) -> None:
+        """Observe until the stack is closed; compiled functions run as they are written."""
+
+        def wrap(compile_: Callable[..., Any]) -> Callable[..., Any]:
+            def compiled(*args: Any, **kwargs: Any) -> Any:
+                if not self._is_eager:  # under a dispatch mode Dynamo skips every frame, and fullgraph=True then raises
+                    self._is_eager = True
+                    stack.enter_context(torch.compiler.set_stance("force_eager"))
+                return compile_(*args, **kwargs)
+
+            return compiled
+
+        replace(stack, torch, "compile", wrap)
+        replace(stack, torch.nn.Module, "compile", wrap)
+        stack.enter_context(self)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -45,6 +63,8 @@ class OperatorsObserver(TorchDispatchMode):
         caller = _caller(sys._getframe(1))
         with quietly():
             self._look_at(func, args, result, caller)
+            if self._calls.copies and torch.is_grad_enabled():
+                self._follow_copies(args, result)
         return result
 
     def _look_for_race(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -57,20 +77,37 @@ class OperatorsObserver(TorchDispatchMode):
             for index, tensor in named:
                 extent = extent_of(tensor)
                 is_write = index in writes or index == -1
-                if extent is None or (transfer.is_read_only and not is_write):
-                    continue
-                if any(start < extent[1] and extent[0] < stop for start, stop in transfer.extents):
-                    started = transfer.line
+                if extent is not None and transfer.meets(extent, is_write):
                     self._notebook.say(
                         "race",
                         line_of(sys._getframe(1)),
                         op=transfer.op,
                         operator=func._schema.name.removeprefix("aten::"),
                         is_write=is_write,
-                        started=[started.filename, started.number, started.function, started.text] if started else None,
+                        started=as_list(transfer.line),
                     )
                     transfer.extents = []  # once is enough
                     break
+
+    def _follow_copies(self, args: tuple[Any, ...], result: Any) -> None:
+        """Note where a gathered copy, or what is made of it alone, meets a tensor that has a gradient."""
+        read = [tensor for one in args for tensor in _tensors(one)]
+        source = next((copy for tensor in read if (copy := self._copy_in(tensor)) is not None), None)
+        if source is None:
+            return
+        if any(tensor.requires_grad for tensor in read):
+            self._calls.copies.remove(source)
+            self._notebook.say("copy without gradient", source.line, op=source.op)
+        else:
+            for tensor in _tensors(result):
+                self._without_gradient[id(tensor)] = weakref.ref(tensor), source
+
+    def _copy_in(self, tensor: torch.Tensor) -> GatheredCopy | None:
+        for copy in self._calls.copies:
+            if copy.copy() is tensor:
+                return copy
+        known, source = self._without_gradient.get(id(tensor), (None, None))
+        return source if known is not None and known() is tensor and source in self._calls.copies else None
 
     def _look_at(self, func: Any, args: tuple[Any, ...], result: Any, caller: FrameType) -> None:
         name = func._schema.name
@@ -90,21 +127,25 @@ class OperatorsObserver(TorchDispatchMode):
         floating = [t for t in _tensors(result) if t.is_floating_point() and t.numel()]
         for recorder in self.recorders:
             has_value = bool(floating) and "empty" not in name
-            recorder.append((name, float(floating[0].detach().float().sum()) if has_value else None))
-        if self._first_bad is None and floating and name not in _UNFILLED:
+            recorder.append((name, float(floating[0].detach().float().abs().sum()) if has_value else None))
+        if not self._has_seen_bad and floating and name not in _UNFILLED:
             self._look_for_bad(name, args, floating, caller)
 
     def _look_for_bad(self, name: str, args: tuple[Any, ...], floating: list[torch.Tensor], caller: FrameType) -> None:
         """Note the first operator that makes a NaN from finite numbers, or a lasting infinity."""
-        total = float(floating[0].detach().sum())
-        if math.isfinite(total):
+        if bool(torch.isfinite(floating[0]).all()):
             return
         if not bool(torch.isnan(floating[0]).any()) and not _overflows(name):
             return
         inputs = [t for one in args for t in _tensors(one) if t.is_floating_point()]
         if all(bool(torch.isfinite(t).all()) for t in inputs):
-            self._first_bad = name, line_of(caller)
-            self._notebook.say("not finite", self._first_bad[1], operator=name.removeprefix("aten::"), value=total)
+            self._has_seen_bad = True
+            self._notebook.say(
+                "not finite",
+                line_of(caller),
+                operator=name.removeprefix("aten::"),
+                is_nan=bool(torch.isnan(floating[0]).any()),
+            )
 
 
 _WRAPPERS = ("/torch/_dynamo/", "/torch/_compile.py")

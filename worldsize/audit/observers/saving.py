@@ -14,7 +14,10 @@ from torch.utils._pytree import tree_leaves
 from worldsize.audit.names import Names
 from worldsize.audit.notes import Notebook
 from worldsize.audit.observers.patching import quietly, replace
+from worldsize.audit.sketches import sketch
 from worldsize.source import line_of
+
+_MOST_SKETCHED = 50  # parameters of a module that has loaded a state
 
 
 class SavingObserver:
@@ -27,7 +30,6 @@ class SavingObserver:
         """Observe until the stack is closed."""
         replace(stack, torch, "save", self._wrap_save)
         replace(stack, nn.Module, "load_state_dict", self._wrap_load)
-        replace(stack, torch.optim.Optimizer, "load_state_dict", self._wrap_load_optimizer)
         with contextlib.suppress(Exception):
             import torch.distributed.checkpoint as dcp
             from torch.distributed.checkpoint import state_dict_loader
@@ -40,10 +42,8 @@ class SavingObserver:
             with quietly():
                 tensors = [one for one in tree_leaves(obj) if isinstance(one, torch.Tensor)]
                 shards = [one for one in tensors if any(not p.is_replicate() for p in getattr(one, "placements", ()))]
-                local = [self._names.of(one) for one in tensors if not hasattr(one, "placements")]
-                ranks = []
-                if shards:
-                    ranks = list(getattr(shards[0], "device_mesh").mesh.flatten().tolist())  # noqa: B009
+                shards += self._local_shards(obj)
+                ranks = list(getattr(shards[0], "device_mesh").mesh.flatten().tolist()) if shards else []  # noqa: B009
                 where = args[0] if args else kwargs.get("f")
                 self._notebook.say(
                     "saved",
@@ -52,11 +52,23 @@ class SavingObserver:
                     num_shards=len(shards),
                     shard_ranks=ranks,
                     file=str(where) if isinstance(where, str | bytes) or hasattr(where, "__fspath__") else "",
-                    names=[name for name in local if name][:3],
                 )
             return save(obj, *args, **kwargs)
 
         return saved
+
+    def _local_shards(self, obj: Any) -> list[torch.Tensor]:
+        """The parameters whose local shard is saved under their name as if it were the whole."""
+        named = obj if isinstance(obj, dict) else {}
+        for inner in [one for one in named.values() if isinstance(one, dict)]:
+            named = {**inner, **named}
+        return [
+            parameter
+            for name, parameter in self._names.sharded()
+            if isinstance(one := named.get(name), torch.Tensor)
+            and not hasattr(one, "placements")
+            and one.shape == parameter.to_local().shape != parameter.shape  # pyright: ignore[reportAttributeAccessIssue]
+        ]
 
     def _wrap_load(self, load: Callable[..., Any]) -> Callable[..., Any]:
         def loaded(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
@@ -68,17 +80,9 @@ class SavingObserver:
                     "num_unexpected": len(unexpected),
                     "num_keys": len(state_dict),
                     "model": type(module).__name__,
+                    "content": [sketch(one) for one in list(module.parameters())[:_MOST_SKETCHED]],
                 }
                 self._notebook.say("loaded", line_of(sys._getframe(1)), **about)
-            return result
-
-        return loaded
-
-    def _wrap_load_optimizer(self, load: Callable[..., Any]) -> Callable[..., Any]:
-        def loaded(optimizer: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-            result = load(optimizer, state_dict, *args, **kwargs)
-            with quietly():
-                self._notebook.say("loaded optimizer", line_of(sys._getframe(1)), num_states=len(optimizer.state))
             return result
 
         return loaded

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,14 +13,15 @@ import torch
 from worldsize.audit.names import Names
 from worldsize.audit.notes import Notebook
 from worldsize.audit.observers.patching import quietly, replace
+from worldsize.audit.observers.training import TrainingObserver
 from worldsize.source import line_of
 
 
 class ScalingObserver:
     """An observer of gradients that are clipped while they are scaled, and of norms of shards."""
 
-    def __init__(self, notebook: Notebook, names: Names) -> None:
-        self._notebook, self._names = notebook, names
+    def __init__(self, notebook: Notebook, names: Names, training: TrainingObserver) -> None:
+        self._notebook, self._names, self._training = notebook, names, training
         self._is_scaled = False
 
     def install(self, stack: contextlib.ExitStack) -> None:
@@ -28,6 +30,7 @@ class ScalingObserver:
         replace(stack, scaler, "scale", self._wrap_scale)
         for name in ("unscale_", "update"):
             replace(stack, scaler, name, self._wrap_unscale)
+        replace(stack, torch.optim.lr_scheduler.ReduceLROnPlateau, "step", self._wrap_schedule)
         for name in ("clip_grad_norm_", "clip_grad_value_", "get_total_norm"):
             replace(stack, torch.nn.utils, name, self._wrap_clip)
             replace(stack, torch.nn.utils.clip_grad, name, self._wrap_clip)
@@ -42,21 +45,35 @@ class ScalingObserver:
     def _wrap_unscale(self, unscale: Callable[..., Any]) -> Callable[..., Any]:
         def unscaled(scaler: Any, *args: Any, **kwargs: Any) -> Any:
             self._is_scaled = False
+            self._training.forget()  # gradients change without a new version
             return unscale(scaler, *args, **kwargs)
 
         return unscaled
 
-    def _wrap_clip(self, clip: Callable[..., Any]) -> Callable[..., Any]:
-        name = clip.__name__
+    def _wrap_schedule(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def stepped(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            self._notebook.say("schedule")
+            return step(scheduler, *args, **kwargs)
 
-        def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        return stepped
+
+    def _wrap_clip(self, clip: Callable[..., Any]) -> Callable[..., Any]:
+        name, first = clip.__name__.lstrip("_"), next(iter(inspect.signature(clip).parameters))
+
+        def clipped(*args: Any, **kwargs: Any) -> Any:
+            given = args[0] if args else kwargs.get(first)
+            if isinstance(given, Iterator):  # which can be read once
+                parameters = list(given)
+                given = (one for one in parameters)
+                args, kwargs = ((given, *args[1:]), kwargs) if args else (args, {**kwargs, first: given})
+            else:
+                parameters: list[torch.Tensor] = [given] if isinstance(given, torch.Tensor) else list(given or [])
             with quietly():
                 line = line_of(sys._getframe(1))
                 if self._is_scaled and name != "get_total_norm":
                     self._notebook.say("clipped while scaled", line, function=name)
                 self._note_shards(name, parameters, line)
-            return clip(parameters, *args, **kwargs)
+            return clip(*args, **kwargs)
 
         return clipped
 

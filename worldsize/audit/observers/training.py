@@ -1,4 +1,4 @@
-"""Observer of training: forward passes, backward passes, optimizer steps, and DDP around them."""
+"""Observer of training: forward passes, backward passes and optimizer steps."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-    register_module_module_registration_hook,
-    register_module_parameter_registration_hook,
-)
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
@@ -24,40 +19,30 @@ from torch.utils._pytree import tree_leaves
 from worldsize.audit import expecting
 from worldsize.audit.names import Names
 from worldsize.audit.notes import PERTURBED, Notebook
+from worldsize.audit.observers.graph import bias_below, is_mean, num_averaged, search
 from worldsize.audit.observers.patching import quietly, replace
+from worldsize.audit.observers.wrapping import WrappingObserver
 from worldsize.audit.sketches import sketch
 from worldsize.source import Line, line_of
 
 _PERTURBING_SEED = 44
-_MOST_NODES = 20_000  # of a graph of autograd that is searched
-_MEANS = (
-    "MeanBackward",
-    "MseLossBackward",
-    "NllLossBackward",
-    "NllLoss2DBackward",
-    "BinaryCrossEntropy",
-    "SmoothL1Loss",
-)
 
 
 class TrainingObserver:
     """An observer of what enters models, which gradients come out, and what optimizers hold before each step."""
 
-    def __init__(self, notebook: Notebook, names: Names, every: int) -> None:
-        self._notebook, self._names, self._every = notebook, names, every
+    def __init__(self, notebook: Notebook, names: Names, wrapping: WrappingObserver, every: int) -> None:
+        self._notebook, self._names, self._wrapping, self._every = notebook, names, wrapping, every
         self._depth = 0
-        self._ddps: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
-        self._in_ddp = 0
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._num_optimizers = 0
+        self._made: weakref.WeakKeyDictionary[Any, Line | None] = weakref.WeakKeyDictionary()
         self._num_steps: dict[int, int] = {}
-        self._sketches: dict[int, tuple[tuple[int, int], list[float]]] = {}  # id -> version, sketch
+        self._sketches: dict[int, tuple[weakref.ref[torch.Tensor], int, list[float]]] = {}  # id -> version, sketch
+        self._sent: set[str] = set()  # names of gradients that were sent since the last backward pass began
+        self._has_drawn = False  # whether a dropout of this forward pass has been noted
         self._hidden: list[tuple[Any, str, Line | None]] = []  # graph nodes whose values a collective has changed
         self._perturbed: set[int] = set()
-        self._said: set[str] = set()  # names that are not in DDP's list
-        self._changed: dict[int, Line | None] = {}  # id of a parameter -> where it was registered or unfrozen last
         self._sums: list[tuple[Any, Line | None]] = []  # functions of autograd's that sum over ranks
-        self._local_lines: dict[int, Line | None] = {}  # id of a DDP whose last forward was inside no_sync -> its line
 
     def install(self, stack: contextlib.ExitStack) -> None:
         """Observe until the stack is closed."""
@@ -68,13 +53,8 @@ class TrainingObserver:
             register_optimizer_step_post_hook(self._after_step),
         ):
             stack.callback(handle.remove)
-        stack.callback(register_module_parameter_registration_hook(self._take_registration).remove)
-        stack.callback(register_module_module_registration_hook(self._take_module).remove)
-        replace(stack, torch.Tensor, "requires_grad_", self._wrap_requires_grad)
         replace(stack, torch.autograd, "backward", self._wrap_backward)
-        replace(stack, DistributedDataParallel, "__init__", self._wrap_ddp)
-        replace(stack, DistributedDataParallel, "forward", self._wrap_ddp_forward)
-        replace(stack, DistributedDataParallel, "no_sync", self._wrap_no_sync)
+        replace(stack, torch.optim.Optimizer, "__init__", self._wrap_optimizer)
 
     @property
     def is_due(self) -> bool:
@@ -86,8 +66,8 @@ class TrainingObserver:
         with quietly():
             self._weights("weights at the end")
             self._buffers("buffers at the end")
-            self._look_at_ddp()
-        self._notebook.say("ended")
+            self._wrapping.look()
+        self._notebook.say("ended", num_steps=self._num_steps, is_full=self._notebook.is_full)
 
     def forget(self) -> None:
         """Sketch every tensor anew: a collective writes into tensors without a new version."""
@@ -101,6 +81,10 @@ class TrainingObserver:
         """Remember a function of autograd's that sums over ranks by itself."""
         self._sums.append((node, line))
 
+    def send(self, name: str) -> None:
+        """Take a gradient from those that a backward pass leaves: from inside it, the program sends it."""
+        self._sent.add(name)
+
     # forward
 
     def _enter(self, module: nn.Module, args: Any) -> None:
@@ -110,9 +94,9 @@ class TrainingObserver:
                 self._names.learn(module)
                 if PERTURBED in os.environ:
                     self._perturb(module)
-            owner = self._bypassed(module)
-            if owner is not None:
-                self._notebook.say("forward past DDP", model=type(module).__name__)
+            if self._depth == 1:
+                self._has_drawn = False
+                self._wrapping.enter(module)
             if (self._depth == 1) and torch.is_grad_enabled() and module.training:
                 self._note_input(module, args)
             if module._buffers and torch.is_grad_enabled() and module.training and self.is_due:
@@ -135,10 +119,7 @@ class TrainingObserver:
             self._notebook.say(
                 "forward",
                 model=type(module).__name__,
-                is_ddp=isinstance(module, DistributedDataParallel),
-                is_sharded=any(hasattr(p, "placements") for p in module.parameters()),
                 inputs=[sketch(one) for one in inputs],
-                shapes=[list(one.shape) for one in inputs],
                 generator=sketch(state),
                 draws=any(
                     isinstance(m, nn.modules.dropout._DropoutNd) and m.p and m.training for m in module.modules()
@@ -146,84 +127,13 @@ class TrainingObserver:
                 mesh=_sharding_ranks(module),
             )
 
-    def _leave(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self._depth -= 1
-
-    def _bypassed(self, module: nn.Module) -> DistributedDataParallel | None:
-        """The DDP whose module is called past it, with gradients."""
-        if self._in_ddp or not torch.is_grad_enabled() or self._depth != 1:
-            return None
-        for ddp in self._ddps:
-            if ddp.module is module or any(part is module for part in ddp.module.modules()):
-                return ddp
-        return None
-
-    def _take_registration(self, _module: nn.Module, _name: str, parameter: Any) -> None:
-        if self._ddps and parameter is not None:
-            self._changed[id(parameter)] = line_of(sys._getframe(1))
-
-    def _take_module(self, _module: nn.Module, _name: str, part: Any) -> None:
-        if self._ddps and part is not None:
-            self._changed.update({id(p): line_of(sys._getframe(1)) for p in part.parameters()})
-
-    def _wrap_requires_grad(self, unfreeze: Callable[..., Any]) -> Callable[..., Any]:
-        def unfrozen(tensor: torch.Tensor, requires_grad: bool = True) -> Any:
-            if self._ddps and requires_grad and not tensor.requires_grad:
-                self._changed[id(tensor)] = line_of(sys._getframe(1))
-            return unfreeze(tensor, requires_grad)
-
-        return unfrozen
-
-    # DDP
-
-    def _wrap_ddp(self, init: Callable[..., None]) -> Callable[..., None]:
-        def __init__(ddp: Any, *args: Any, **kwargs: Any) -> None:
-            init(ddp, *args, **kwargs)
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p and not self._has_drawn:
             with quietly():
-                self._ddps.add(ddp)
-                self._names.learn(ddp)
-                ddp._worldsize_reduced = {id(p) for p in ddp.module.parameters() if p.requires_grad}
-                self._notebook.say(
-                    "DDP",
-                    names=[self._names.of(p) for p in ddp.module.parameters() if p.requires_grad],
-                    broadcasts_buffers=ddp.broadcast_buffers,
-                    ranks=torch.distributed.get_process_group_ranks(ddp.process_group),
-                )
-
-        return __init__
-
-    def _wrap_ddp_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        def __forward(ddp: Any, *args: Any, **kwargs: Any) -> Any:
-            self._in_ddp += 1
-            if not ddp.require_backward_grad_sync and torch.is_grad_enabled():
-                self._local_lines[id(ddp)] = line_of(sys._getframe(1))
-            else:
-                self._local_lines.pop(id(ddp), None)
-            try:
-                return forward(ddp, *args, **kwargs)
-            finally:
-                self._in_ddp -= 1
-
-        return __forward
-
-    def _wrap_no_sync(self, no_sync: Callable[..., Any]) -> Callable[..., Any]:
-        def entered(ddp: Any) -> Any:
-            self._notebook.say("no_sync")
-            return no_sync(ddp)
-
-        return entered
-
-    def _look_at_ddp(self) -> None:
-        """Note parameters in DDP's module that are trained and that it did not know when it was made."""
-        for ddp in self._ddps:
-            known = getattr(ddp, "_worldsize_reduced", ())
-            for name, parameter in ddp.module.named_parameters():
-                if parameter.requires_grad and id(parameter) not in known and name not in self._said:
-                    self._said.add(name)
-                    self._names.learn(ddp)
-                    self._notebook.say(
-                        "not in DDP's list", self._changed.get(id(parameter)), name=self._names.of(parameter)
-                    )
+                self._has_drawn = True
+                if self.is_due and torch.is_grad_enabled() and output is not None:  # none of a pass that raised
+                    self._notebook.say("dropout", read=sketch(args[0]), made=sketch(output))
 
     # backward
 
@@ -231,6 +141,7 @@ class TrainingObserver:
         def observed(tensors: Any, *args: Any, **kwargs: Any) -> None:
             leaves: list[torch.Tensor] = []
             with quietly():
+                self._sent.clear()
                 leaves = self._before_backward(tensors)
             backward(tensors, *args, **kwargs)
             with quietly():
@@ -241,25 +152,22 @@ class TrainingObserver:
 
     def _before_backward(self, tensors: Any) -> list[torch.Tensor]:
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        leaves, nodes = _search(roots)
+        leaves, nodes = search(roots)
         self._names.name_loose(leaves)
         for node, op, line in self._hidden:
             self._notebook.say("collective in backward", line, op=op, is_followed=any(one is node for one in nodes))
         for node, line in self._sums:
-            if any(one is node for one in nodes) and (name := _bias_below(node, self._names)):
+            if any(one is node for one in nodes) and (name := bias_below(node, self._names)):
                 self._notebook.say("bias summed over ranks", line, name=name)
         self._hidden.clear()
         self._sums.clear()
         if not self._num_steps and self.is_due:
             self._weights("weights before backward")
-        self._look_at_ddp()
+        self._wrapping.look()
         root = roots[0]
         if root.numel() == 1:
-            kind = type(root.grad_fn).__name__ if root.grad_fn is not None else ""
-            count = _num_averaged(root.grad_fn)
-            self._notebook.say(
-                "loss", value=float(root.detach()), function=kind, is_mean=kind.startswith(_MEANS), count=count
-            )
+            node = root.grad_fn
+            self._notebook.say("loss", value=float(root.detach()), is_mean=is_mean(node), count=num_averaged(node))
         return leaves
 
     def _gradients(self, kind: str, parameters: Sequence[torch.Tensor]) -> None:
@@ -268,11 +176,18 @@ class TrainingObserver:
         held = [*parameters, *(p for _, p in self._names.parameters() if id(p) not in known)]
         for parameter in held:
             name = self._names.of(parameter)
-            if name and parameter.grad is not None and _has_memory(parameter.grad):
+            if name and name not in self._sent and parameter.grad is not None and _has_memory(parameter.grad):
                 named[name] = self._sketched(parameter.grad)
-        self._notebook.say(kind, of=named, unsynchronised=bool(self._local_lines))
+        self._notebook.say(kind, of=named, unsynchronised=bool(self._wrapping.local_lines))
 
     # optimizers
+
+    def _wrap_optimizer(self, init: Callable[..., None]) -> Callable[..., None]:
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            init(optimizer, *args, **kwargs)
+            self._made[optimizer] = line_of(sys._getframe(1))
+
+        return __init__
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._is_torchs_step():
@@ -280,8 +195,8 @@ class TrainingObserver:
         with quietly():
             number = self._optimizers.get(optimizer)
             if number is None:
-                number = self._optimizers[optimizer] = self._num_optimizers
-                self._num_optimizers += 1
+                number = self._optimizers[optimizer] = len(self._num_steps)
+                self._notebook.say("optimizer", self._made.get(optimizer), number=number)
             self._num_steps[number] = self._num_steps.get(number, 0) + 1
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             self._names.name_loose(parameters)
@@ -301,14 +216,13 @@ class TrainingObserver:
                 weights={name_of[id(p)]: self._sketched(p) for p in parameters if name_of[id(p)]},
                 gradients={name_of[id(p)]: self._sketched(p.grad) for p in parameters if p.grad is not None},
                 without=lost,
-                frozen=[name_of[id(p)] for p in parameters if not p.requires_grad],
                 outside=outside,
                 options=options,
                 has_state=any(len(optimizer.state.get(p, ())) for p in parameters),
                 is_expected=expecting.is_expected(),
             )
-            if self._local_lines:
-                line = next(iter(self._local_lines.values()))
+            if self._wrapping.local_lines:
+                line = next(iter(self._wrapping.local_lines.values()))
                 self._notebook.say("step after no_sync", line)
 
     def _after_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -316,7 +230,8 @@ class TrainingObserver:
             return
         self._notebook.step += 1
         self._sketches.clear()
-        self._notebook.flush()
+        with quietly():
+            self._notebook.flush()
 
     @staticmethod
     def _is_torchs_step() -> bool:
@@ -341,11 +256,10 @@ class TrainingObserver:
             self._notebook.say(kind, of={name: sketch(buffer) for name, buffer in buffers})
 
     def _sketched(self, tensor: torch.Tensor) -> list[float]:
-        version = tensor._version, tensor.numel()
         cached = self._sketches.get(id(tensor))
-        if cached is None or cached[0] != version:
-            cached = self._sketches[id(tensor)] = version, sketch(tensor)
-        return cached[1]
+        if cached is None or cached[0]() is not tensor or cached[1] != tensor._version:
+            cached = self._sketches[id(tensor)] = weakref.ref(tensor), tensor._version, sketch(tensor)
+        return cached[2]
 
 
 def _address(parameter: torch.Tensor) -> int:
@@ -356,45 +270,6 @@ def _address(parameter: torch.Tensor) -> int:
 def _has_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor's elements are there; FSDP2 frees those of gathered parameters."""
     return hasattr(tensor, "placements") or tensor.untyped_storage().size() > 0
-
-
-def _num_averaged(node: Any) -> float | None:
-    """How many elements a loss is the mean of, if its last operation is a mean."""
-    for name in ("_saved_total_weight", "_saved_self_sym_numel", "_saved_self"):
-        value = getattr(node, name, None)
-        if value is not None:
-            is_count = name != "_saved_self" or not isinstance(value, torch.Tensor)
-            return float(value) if is_count else float(value.numel())
-    return None
-
-
-def _search(roots: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:
-    """The leaves that these tensors depend on, in the order in which they are found, and the nodes between."""
-    leaves: list[torch.Tensor] = []
-    nodes: list[Any] = []
-    seen: set[Any] = set()
-    waiting = [root.grad_fn for root in roots if root.grad_fn is not None]
-    while waiting and len(nodes) < _MOST_NODES:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        nodes.append(node)
-        if (leaf := getattr(node, "variable", None)) is not None:
-            leaves.append(leaf)
-        waiting.extend(below for below, _ in reversed(node.next_functions) if below is not None)
-    return leaves, nodes
-
-
-def _bias_below(node: Any, names: Names) -> str:
-    """The name of a vector that is a parameter and was added last to what a node got, perhaps multiplied."""
-    added = [below for below, _ in node.next_functions if type(below).__name__.startswith(("Add", "Addmm"))]
-    for below in [below for one in added for below, _ in one.next_functions]:
-        inner = below.next_functions if type(below).__name__.startswith(("Div", "Mul")) else ()
-        for leaf in (getattr(one, "variable", None) for one in (below, *(one for one, _ in inner))):
-            if leaf is not None and leaf.dim() == 1:
-                return names.of(leaf) or "a bias"
-    return ""
 
 
 def _sharding_ranks(module: nn.Module) -> list[int]:

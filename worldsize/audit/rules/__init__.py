@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -23,12 +24,22 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def examine(ranks: Sequence[RankNotes]) -> list[AuditFinding]:
-    """Apply all rules to the notes of all ranks; return what they find, worst first, without its consequences."""
+def examine(ranks: Sequence[RankNotes]) -> tuple[list[AuditFinding], list[str]]:
+    """Apply all rules to the notes of all ranks.
+
+    Returns:
+        What they find, worst first, without its consequences; and the tracebacks of rules that failed.
+    """
     evidence = Evidence(ranks)
     findings: list[AuditFinding] = []
+    failures: list[str] = []
     for rule in RULES:
-        for finding in rule(evidence):
+        found: list[AuditFinding] = []
+        try:
+            found += rule(evidence)
+        except Exception:  # a report with less in it is better than none
+            failures.append(traceback.format_exc(limit=-2))
+        for finding in found:
             explained = {kind for earlier in findings for kind in earlier.explains}
             if finding.kind in explained:
                 continue
@@ -40,4 +51,4 @@ def examine(ranks: Sequence[RankNotes]) -> list[AuditFinding]:
             else:  # on a different rank, or in a later step
                 on = tuple(sorted({*findings[known].ranks, *finding.ranks}))
                 findings[known] = replace(findings[known], ranks=on)
-    return sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
+    return sorted(findings, key=lambda finding: _ORDER.index(finding.severity)), failures

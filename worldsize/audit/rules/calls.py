@@ -11,13 +11,18 @@ from worldsize.audit.rules.evidence import Evidence, is_equal, ranks_text, short
 from worldsize.source import Line
 
 _PLAIN = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "reduce_scatter", "all_to_all")
+_PLAIN += ("all_to_all_single", "all_gather_single", "reduce_scatter_single")
 _CHANGING = ("all_reduce", "broadcast", "reduce", "reduce_scatter_tensor", "reduce_scatter")
+_CHANGING += ("reduce_scatter_single",)
 
 
 def races(evidence: Evidence) -> Iterator[AuditFinding]:
     """A tensor is read or written while a transfer that reads or writes it is under way."""
+    never_awaited = {(note.rank, note.line) for note in evidence.all("not waited for")}
     for note in evidence.all("race"):
-        started = Line(*note["started"]) if note["started"] else None
+        started = _started(note)
+        if (note.rank, started) in never_awaited:
+            continue
         did = "writes" if note["is_write"] else "reads"
         yield AuditFinding(
             "race",
@@ -28,29 +33,39 @@ def races(evidence: Evidence) -> Iterator[AuditFinding]:
             note.line,
             (note.rank,),
             note.step,
-            explains=frozenset({"not waited for"}),
+            explains=frozenset({"weights differ"}),
         )
+
+
+def _started(race: Note) -> Line | None:
+    return Line(*race["started"]) if race["started"] else None
 
 
 def unawaited(evidence: Evidence) -> Iterator[AuditFinding]:
     """A handle that nobody waited for."""
     for note in evidence.all("not waited for"):
-        is_send = note["op"] in ("isend", "send")
+        used = next((n for n in evidence.all("race") if (n.rank, _started(n)) == (note.rank, note.line)), None)
+        is_harmless = note["op"] in ("isend", "send") and used is None
         yield AuditFinding(
             "not waited for",
-            Severity.SUSPICIOUS if is_send else Severity.WRONG,
+            Severity.SUSPICIOUS if is_harmless else Severity.WRONG,
             f"nobody waited for {note['op']}",
-            "its handle was still open at the end of the program",
+            "its handle was still open at the end of the program"
+            + (f", and its tensor was used by {used['operator']} at {used.line}" if used else ""),
             "keep the handle and call wait() on it before the tensor is used or freed",
             note.line,
             (note.rank,),
+            explains=frozenset(() if is_harmless else {"weights differ"}),
         )
 
 
 def outside_autograd(evidence: Evidence) -> Iterator[AuditFinding]:
     """A collective on a tensor with a gradient function, which autograd does not see."""
+    met = {(note.rank, note.line) for note in evidence.all("copy without gradient")}
     for note in evidence.all("collective in backward"):
         op, n = note["op"], evidence.world_size
+        if "gather" in op and (note.rank, note.line) not in met:  # for a log, as far as can be seen
+            continue
         if op in _CHANGING and note["is_followed"]:
             yield AuditFinding(
                 "outside autograd",
@@ -76,10 +91,25 @@ def outside_autograd(evidence: Evidence) -> Iterator[AuditFinding]:
             )
 
 
+def copies(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A loss that uses this rank's own part of what a gather returns, which has no gradient."""
+    for note in evidence.all("copy without gradient"):
+        yield AuditFinding(
+            "copy without gradient",
+            Severity.SUSPICIOUS,
+            f"the loss uses what {note['op']} returns of this rank's own tensor, a copy without a gradient",
+            "the tensor that was sent has a gradient function, its copy among the results has none",
+            "put the tensor itself back (gathered[rank] = tensor), or use torch.distributed.nn.functional.all_gather",
+            note.line,
+            (note.rank,),
+            note.step,
+        )
+
+
 def strides(evidence: Evidence) -> Iterator[AuditFinding]:
     """A tensor that is not contiguous, whose strides Gloo ignores."""
     for note in evidence.all("call"):
-        if note.get("is_contiguous", True) or note["op"] not in _CHANGING:
+        if not note.get("has_gaps") or note["op"] not in (*_CHANGING, "scatter"):
             continue
         yield AuditFinding(
             "not contiguous",
@@ -101,7 +131,10 @@ def pairs(evidence: Evidence) -> Iterator[AuditFinding]:
         first = calls[min(calls)]
         steps = {rank: call.step for rank, call in calls.items()}
         names = {rank: call.get("name", "") for rank, call in calls.items()}
-        if len(set(steps.values())) > 1 and first["op"] in _PLAIN:
+        are_weights = all(
+            name.startswith("weight ") for name in names.values()
+        )  # averaged, after steps of each rank's own
+        if len(set(steps.values())) > 1 and first["op"] in _PLAIN and not are_weights:
             late = [rank for rank, step in steps.items() if step != max(steps.values())]
             yield AuditFinding(
                 "paired by luck",
@@ -115,18 +148,59 @@ def pairs(evidence: Evidence) -> Iterator[AuditFinding]:
                 explains=frozenset({"weights differ", "gradients differ"}),
             )
             return
-        if len(set(names.values())) > 1 and all(names.values()):
+        lines = {call.line for call in calls.values()}
+        is_unnamed = [call for call in calls.values() if not call.get("name") and not call.get("is_zero", True)]
+        is_other = len(set(names.values())) > 1 and not _is_one_weight(evidence, names)
+        if is_other and (all(names.values()) or (is_unnamed and len(lines) > 1)):
             yield AuditFinding(
                 "paired by luck",
                 Severity.WRONG,
                 f"{first['op']} combines different tensors",
-                "; ".join(f"rank {rank}'s {name}" for rank, name in names.items()),
+                "; ".join(f"rank {rank}'s {name or f'tensor at {calls[rank].line}'}" for rank, name in names.items()),
                 "let every rank loop over the same tensors in the same order, with zeros where one has no gradient",
                 first.line,
                 tuple(calls),
                 first.step,
-                short(next(iter(names.values())).removeprefix("gradient of ").removeprefix("weight ")),
+                short(next(filter(None, names.values())).removeprefix("gradient of ").removeprefix("weight ")),
                 explains=frozenset({"weights differ", "gradients differ"}),
+            )
+            return
+
+
+def _is_one_weight(evidence: Evidence, names: dict[int, str]) -> bool:
+    """Whether ranks have one weight under different names, as tied stages do."""
+    starts = {note.rank: note["of"] for note in evidence.all("weights before backward")}
+    own = [starts.get(r, {}).get(n.removeprefix("gradient of ").removeprefix("weight ")) for r, n in names.items()]
+    known = [one for one in own if one is not None]
+    return len(known) == len(own) and len({tuple(map(abs, one[1:])) for one in known}) == 1 < len(set(known[0][1:]))
+
+
+def skipped(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A rank whose backward passes are as many as those of the others, and whose steps are fewer."""
+    counts = {
+        note.rank: {int(number): count for number, count in note["num_steps"].items()} for note in evidence.all("ended")
+    }
+    losses = {one.rank: one.of("loss") for one in evidence.ranks}
+    if len(counts) < evidence.world_size or len({len(notes) for notes in losses.values()}) > 1 or evidence.is_expected:
+        return
+    first = evidence.first("before step")
+    if first is None or not evidence.is_data_parallel or evidence.differ_by_design:
+        return
+    if len({of.get(first["optimizer"]) for of in counts.values()}) < 2:
+        return
+    for n, notes in enumerate(zip(*losses.values(), strict=True)):
+        if len({note.step for note in notes}) > 1:
+            late = tuple(note.rank for note in notes if note.step < max(note.step for note in notes))
+            yield AuditFinding(
+                "step skipped",
+                Severity.WRONG,
+                f"{ranks_text(late)} skipped a step that the other ranks took",
+                f"in backward pass {n + 1}, " + ", ".join(f"rank {note.rank} is at step {note.step}" for note in notes),
+                "let all ranks decide alike whether to step: by a value that has been reduced over ranks",
+                first.line,
+                late,
+                min(note.step for note in notes),
+                explains=frozenset({"settings differ", "weights differ", "paired by luck"}),
             )
             return
 
@@ -165,4 +239,4 @@ def biases(evidence: Evidence) -> Iterator[AuditFinding]:
         )
 
 
-RULES = (races, unawaited, outside_autograd, strides, pairs, biases)
+RULES = (races, unawaited, outside_autograd, strides, skipped, pairs, biases, copies)

@@ -60,7 +60,7 @@ class Evidence:
         moments: list[Moment] = []
         start = self.together("weights before backward")
         moments += [{rank: (note.step, note["of"]) for rank, note in of.items()} for of in start]
-        moments += [{rank: (note["count"], note["weights"]) for rank, note in of.items()} for of in self.steps]
+        moments += [{rank: (note.step, note["weights"]) for rank, note in of.items()} for of in self.steps]
         end = self.together("weights at the end")[-1:]
         moments += [{rank: (note.step, note["of"]) for rank, note in of.items()} for of in end]
         return self._by_name(moments)
@@ -74,7 +74,7 @@ class Evidence:
     @functools.cached_property
     def gradients(self) -> dict[str, list[tuple[int, OfRanks]]]:
         """For each weight, its gradients before every step; without optimizers, after every backward pass."""
-        moments = [{rank: (note["count"], note["gradients"]) for rank, note in of.items()} for of in self.steps]
+        moments = [{rank: (note.step, note["gradients"]) for rank, note in of.items()} for of in self.steps]
         if not moments:
             together = self.together("gradients after backward")
             moments = [{rank: (note.step, note["of"]) for rank, note in of.items()} for of in together]
@@ -98,6 +98,10 @@ class Evidence:
             ):
                 names.add(name)
         return names
+
+    def made(self, step: Note | None) -> Note | None:
+        """The note of where the optimizer of a step was made."""
+        return next((n for n in self.all("optimizer") if step and n["number"] == step["optimizer"]), step)
 
     @property
     def is_data_parallel(self) -> bool:
@@ -138,13 +142,16 @@ class Evidence:
 
     def _did_differ(self, name: str, step: int) -> bool:
         """Whether a gradient differed between ranks right after the backward pass of a step."""
-        of = {
-            rank: one
-            for (rank, s), named in self.local.items()
-            for own, one in named.items()
-            if s == step and self._key(rank, own) == name
-        }
+        of = self._local_by_name.get((name, step), {})
         return len(of) > 1 and not is_equal(of, UNREDUCED)
+
+    @functools.cached_property
+    def _local_by_name(self) -> dict[tuple[str, int], dict[int, Sketch]]:
+        of: defaultdict[tuple[str, int], dict[int, Sketch]] = defaultdict(dict)
+        for (rank, step), named in self.local.items():
+            for own, one in named.items():
+                of[self._key(rank, own), step][rank] = one
+        return dict(of)
 
     @functools.cached_property
     def _groups(self) -> dict[tuple[int, str], str]:

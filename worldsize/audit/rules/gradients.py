@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from worldsize.audit import sketches
@@ -51,7 +52,7 @@ def _differs_at_the_end(evidence: Evidence) -> bool:
 def past_ddp(evidence: Evidence) -> Iterator[AuditFinding]:
     """The module inside DDP is called, so that DDP prepares no reduction."""
     note = evidence.first("forward past DDP")
-    different = [name for name, (step, of) in _different(evidence)]
+    different = [name for name, _ in _different(evidence) if name in evidence.of_ddp]
     if note is None or not different:
         return
     yield AuditFinding(
@@ -132,9 +133,14 @@ def factors(evidence: Evidence) -> Iterator[AuditFinding]:
     """Gradients that are summed without a division, or reduced or divided twice."""
     n = evidence.world_size
     means = [note["is_mean"] for note in evidence.all("loss")]
+    is_shared = len({len(one.of("loss")) for one in evidence.ranks}) == 1 and not evidence.differ_by_design
+    passes = Counter((note.rank, note.step) for note in evidence.all("gradients after backward"))
+    divided: list[AuditFinding | None] = []  # for each step: by chance, clipping can look like it in one
     for moment in evidence.steps:
         if len(moment) < n or n < 2:
             continue
+        found, is_known = None, False
+        is_accumulated = any(passes[note.rank, note.step] == n for note in moment.values())
         step = next(iter(moment.values())).step
         for name in sorted(set.intersection(*(set(note["gradients"]) for note in moment.values()))):
             local = [evidence.local.get((rank, note.step), {}).get(name) for rank, note in moment.items()]
@@ -147,20 +153,24 @@ def factors(evidence: Evidence) -> Iterator[AuditFinding]:
             c = sketches.factor(final[0], known[0] if was_equal else [1.0, *total[1:]])
             if c is None:
                 continue
+            is_known = True
             if was_equal and abs(c - n) < 1e-2 * n:
                 yield _factor(
                     evidence, "reduced twice", name, step, f"{n} times", "already equal on all ranks before it"
                 )
                 return
-            if was_equal and abs(c * n - 1) < 1e-2:
-                yield _factor(evidence, "divided twice", name, step, f"1/{n} of", "already the mean over ranks")
-                return
-            if not was_equal and abs(c - 1) < 1e-2 and means and all(means):
+            if was_equal and abs(c * n - 1) < 1e-2 and not is_accumulated:
+                found = _factor(evidence, "divided twice", name, step, f"1/{n} of", "already the mean over ranks")
+                break
+            if not was_equal and abs(c - 1) < 1e-2 and means and all(means) and is_shared:
                 yield _factor(evidence, "sum for mean", name, step, f"{n} times", "a sum over ranks of mean losses")
                 return
-            if not was_equal and abs(c * n * n - 1) < 1e-2:
-                yield _factor(evidence, "divided twice", name, step, f"1/{n} of", "the mean over ranks before it")
-                return
+            if not was_equal and abs(c * n * n - 1) < 1e-2 and not is_accumulated:
+                found = _factor(evidence, "divided twice", name, step, f"1/{n} of", "the mean over ranks before it")
+                break
+        divided += [found] * is_known
+    if divided and divided[0] is not None and None not in divided:
+        yield divided[0]
 
 
 def _factor(evidence: Evidence, kind: str, name: str, step: int, times: str, because: str) -> AuditFinding:
@@ -205,7 +215,7 @@ def orphans(evidence: Evidence) -> Iterator[AuditFinding]:
             if outside
             else "no step of it changes anything",
             "make the optimizer after the model has its last parameters: after fully_shard, .to() and load",
-            note.line,
+            (evidence.made(note) or note).line,
             tuple(n.rank for n in empty),
             note.step,
             short(outside[0] if outside else (note["names"] or [""])[0] or ""),
@@ -218,7 +228,7 @@ def orphans(evidence: Evidence) -> Iterator[AuditFinding]:
             f"{listed(outside)} get gradients and are in no optimizer, so they never change",
             f"{len(held)} other parameters are in one",
             "make the optimizer after the last parameter, or add these by add_param_group",
-            first.line,
+            (evidence.made(first) or first).line,
             tuple(one.rank for one in evidence.ranks),
             first.step,
             short(outside[0]),

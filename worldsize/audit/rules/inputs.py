@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from worldsize.audit import sketches
 from worldsize.audit.finding import AuditFinding, Severity
 from worldsize.audit.notes import Note
-from worldsize.audit.rules.evidence import Evidence, ranks_text
+from worldsize.audit.rules.evidence import ROUNDING, UNREDUCED, Evidence, ranks_text
+from worldsize.source import Line
 
 
 def same_batch(evidence: Evidence) -> Iterator[AuditFinding]:
@@ -16,6 +17,10 @@ def same_batch(evidence: Evidence) -> Iterator[AuditFinding]:
     contents = [next(iter(moment.values()))["inputs"] for moment in moments]
     is_training = any(one != contents[0] for one in contents) and len(evidence.steps) != 1
     if not is_training or not evidence.is_data_parallel or evidence.differ_by_design:
+        return
+    losses = [[note["value"] for note in m.values()] for m in evidence.together("loss") if len(m) == len(moments[0])]
+    draws = any(note["draws"] for moment in moments for note in moment.values())
+    if not draws and any(max(of) - min(of) > 1e-6 * max(map(abs, of)) for of in losses):  # split inside the model
         return
     if all(_is_data_parallel(moment) and _is_same_input(moment) for moment in moments):
         first = moments[0]
@@ -46,7 +51,7 @@ def _is_same_input(moment: dict[int, Note]) -> bool:
 
 def order(evidence: Evidence) -> Iterator[AuditFinding]:
     """A sampler that gives the same order in each epoch, or some samples twice in an evaluation."""
-    repeated = [note for note in evidence.all("sampler") if note["is_repeated"]]
+    repeated = [note for note in evidence.all("sampler") if note["is_repeated"] and not note["is_evaluation"]]
     if repeated:
         note = repeated[0]
         extra = f"; it also repeats {note['num_repeated']} of them" if note["num_repeated"] else ""
@@ -61,6 +66,20 @@ def order(evidence: Evidence) -> Iterator[AuditFinding]:
             tuple(sorted({n.rank for n in repeated})),
             note.step,
             "epoch",
+        )
+
+    padded = [note for note in evidence.all("sampler") if note["is_evaluation"] and note["num_repeated"]]
+    if padded:
+        note = padded[0]
+        yield AuditFinding(
+            "counted twice",
+            Severity.SUSPICIOUS,
+            f"an evaluation counts {note['num_repeated']} of {note['num_samples']} samples twice",
+            "DistributedSampler repeats samples until all ranks have the same number",
+            "gather the results and drop what exceeds the data set, or shard it by rank without padding",
+            Line(*note["made"]) if note["made"] else note.line,
+            tuple(sorted({n.rank for n in padded})),
+            note.step,
         )
 
 
@@ -98,6 +117,36 @@ def equal_draws(evidence: Evidence) -> Iterator[AuditFinding]:
             tuple(moments[0]),
             notes[0].step,
             "torch's generator",
+        )
+
+
+def unequal_draws(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Ranks that hold the same activations and drop different elements of them."""
+    moments = [moment for moment in evidence.together("dropout") if len(moment) == evidence.world_size > 1]
+    if len(moments) < 2 or evidence.is_expected:
+        return
+    forwards = [moment for moment in evidence.together("forward") if len(moment) == evidence.world_size]
+    if forwards and not any(map(_is_same_input, forwards)):  # as where the first dropout acts on a weight
+        return
+    for moment in moments:
+        read = [note["read"] for note in moment.values()]
+        if sketches.spread(read) > ROUNDING or not sketches.norm(read[0]):
+            return
+    apart = [sketches.spread([note["made"] for note in moment.values()]) for moment in moments]
+    if min(apart) > UNREDUCED:
+        first = moments[0][min(moments[0])]
+        yield AuditFinding(
+            "unequal draws",
+            Severity.WRONG,
+            "ranks hold the same activations, and each drops different elements of them",
+            f"in all {len(moments)} forward passes the first dropout's input was equal on all ranks; its output "
+            f"differed by {max(apart):.0%} of the norm",
+            "seed alike on ranks that hold the same activations (tensor parallelism), and by rank where they differ",
+            first.line,
+            tuple(moments[0]),
+            first.step,
+            "torch's generator",
+            explains=frozenset({"weights differ"}),
         )
 
 
@@ -159,4 +208,4 @@ def _is_averaged(evidence: Evidence, moment: dict[int, Note]) -> bool:
     return False
 
 
-RULES = (same_batch, order, copied_generators, equal_draws, means_of_means)
+RULES = (same_batch, order, copied_generators, equal_draws, unequal_draws, means_of_means)

@@ -11,6 +11,9 @@ from worldsize.audit import sketches
 from worldsize.audit.finding import AuditFinding, Severity
 from worldsize.audit.notes import Note, RankNotes
 from worldsize.audit.rules.evidence import Evidence, short
+from worldsize.source import Line
+
+_TRAINS = ("call", "forward", "loss", "before step", "loaded")
 
 
 def not_finite(evidence: Evidence) -> Iterator[AuditFinding]:
@@ -22,6 +25,8 @@ def not_finite(evidence: Evidence) -> Iterator[AuditFinding]:
         for name, one in note["gradients"].items()
         if not sketches.is_finite(one)
     ]
+    if evidence.steps and not names:  # every such step was skipped, as a GradScaler does
+        return
     origin = evidence.first("not finite")
     if not (bad or names) or origin is None:
         return
@@ -29,7 +34,7 @@ def not_finite(evidence: Evidence) -> Iterator[AuditFinding]:
     yield AuditFinding(
         "not finite",
         Severity.WRONG,
-        f"{origin['operator']} makes {'NaN' if math.isnan(origin['value']) else 'infinity'} from finite numbers on "
+        f"{origin['operator']} makes {'NaN' if origin['is_nan'] else 'infinity'} from finite numbers on "
         f"rank {origin.rank}",
         f"{len(bad)} losses and {len(names)} gradients are not finite afterwards, on all ranks that it reaches",
         "look at this operator's inputs; keep it away from 0 and from overflow, and skip a step that is not finite",
@@ -44,7 +49,7 @@ def not_finite(evidence: Evidence) -> Iterator[AuditFinding]:
 def recomputed(evidence: Evidence) -> Iterator[AuditFinding]:
     """A checkpointed region whose second forward pass differs from the first."""
     for note in evidence.all("recomputed differently"):
-        same = note["first"] == note["second"]
+        same, is_drawn = note["first"] == note["second"], not note["number"]
         how = (
             f"gives a different result in {note['first'].removeprefix('aten::')}"
             if same
@@ -54,8 +59,11 @@ def recomputed(evidence: Evidence) -> Iterator[AuditFinding]:
             "recomputed differently",
             Severity.WRONG,
             f"the recomputation of {note['function']} is not the forward pass that it stands for",
-            f"operator {note['number']} of it {how}",
-            "keep preserve_rng_state=True, and let nothing that changes between the two passes decide in it",
+            f"it draws from {note['first']}, which is not restored for the second pass"
+            if is_drawn
+            else f"operator {note['number']} of it {how}",
+            "keep preserve_rng_state=True, draw from torch's generator only, and let nothing that changes between the "
+            "two passes decide in it",
             note.line,
             (note.rank,),
             note.step,
@@ -66,37 +74,44 @@ def recomputed(evidence: Evidence) -> Iterator[AuditFinding]:
 def decisions(evidence: Evidence) -> Iterator[AuditFinding]:
     """Ranks that do different things after they have read a value that differs."""
     by_line: defaultdict[Any, dict[int, list[tuple[Note, Any]]]] = defaultdict(dict)
+    shared = set.intersection(*({note.line for note in one.of("saved")} for one in evidence.ranks))
     for one in evidence.ranks:
-        for note, following in _values(one):
+        for note, following in _values(one, shared):
             by_line[note.line].setdefault(one.rank, []).append((note, following))
     for line, of_ranks in by_line.items():
         if line is None or len(of_ranks) < evidence.world_size or evidence.world_size < 2:
             continue
         varies = any(len({following for _, following in seen}) > 1 for seen in of_ranks.values())
+        drift = min((first[0] for first, _ in evidence.drifted.values()), default=None)
         for n in range(min(map(len, of_ranks.values()))):
             moment = {rank: seen[n] for rank, seen in of_ranks.items()}
             values = {rank: note["value"] for rank, (note, _) in moment.items()}
             if varies and len(set(values.values())) > 1 and len({following for _, following in moment.values()}) > 1:
                 note = moment[min(moment)][0]
+                trains = any(kind in _TRAINS for _, (kind, _) in moment.values())
+                is_cause = trains and drift is not None and 0 <= drift - note.step <= 1
                 yield AuditFinding(
                     "decided by a local value",
-                    Severity.SUSPICIOUS,
+                    Severity.WRONG if is_cause else Severity.SUSPICIOUS,
                     "ranks read different values here and then do different things",
                     ", ".join(f"rank {rank}: {value:.4g}" for rank, value in values.items()),
                     "decide by a value that all ranks share: all_reduce it first, or let rank 0 decide and broadcast",
                     line,
                     tuple(moment),
                     note.step,
+                    explains=frozenset({"weights differ"} if is_cause else ()),
                 )
                 return
 
 
-def _values(one: RankNotes) -> Iterator[tuple[Note, Any]]:
-    """Each value that a rank read, and the kind and line of what it did next."""
+def _values(one: RankNotes, shared: set[Line | None]) -> Iterator[tuple[Note, Any]]:
+    """Each value that a rank read, and the kind and line of what it did next; saves count where all ranks save."""
     following: Any = ("end", None)
     for note in reversed(one.notes):
         if note.kind == "value":
             yield note, following
+        elif note.kind == "saved" and note.line not in shared:
+            continue
         elif note.kind in ("saved", "call", "forward", "loss", "loaded", "sampler", "before step"):
             following = (note.kind, note.line and note.line.number)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from worldsize.audit import sketches
 from worldsize.audit.finding import AuditFinding, Severity
 from worldsize.audit.notes import Note
-from worldsize.audit.rules.evidence import Evidence, is_equal, listed, ranks_text, short
+from worldsize.audit.rules.evidence import ROUNDING, Evidence, is_equal, listed, ranks_text, short
 
 
 def settings(evidence: Evidence) -> Iterator[AuditFinding]:
@@ -21,14 +21,14 @@ def settings(evidence: Evidence) -> Iterator[AuditFinding]:
         for group, options in enumerate(notes[0]["options"]):
             for name in options:
                 values = {note.rank: note["options"][group].get(name) for note in notes}
-                if len(set(values.values())) > 1:
+                if None not in values.values() and len(set(values.values())) > 1:
                     yield AuditFinding(
                         "settings differ",
                         Severity.WRONG,
                         f"ranks step with a different {name}",
                         ", ".join(f"rank {rank}: {value:.4g}" for rank, value in values.items()),
                         "let all ranks compute it from the same values; a scheduler needs an all-reduced loss",
-                        notes[0].line,
+                        ((name == "lr" and evidence.first("schedule")) or notes[0]).line,
                         tuple(moment),
                         notes[0].step,
                         name,
@@ -52,7 +52,7 @@ def buffers(evidence: Evidence) -> Iterator[AuditFinding]:
     drifting = []
     for name, moments in evidence.buffers.items():
         known = [of for _, of in moments if len(of) > 1]
-        if len(known) > 1 and not any(is_equal(of, 1e-4) for of in known[1:]):
+        if len(known) > 1 and is_equal(known[0], 1e-4) and not any(is_equal(of, 1e-4) for of in known[1:]):
             drifting.append((name, known[-1]))
     if drifting:
         name, last = drifting[0]
@@ -149,6 +149,34 @@ def loaded(evidence: Evidence) -> Iterator[AuditFinding]:
             )
 
 
+def loaded_apart(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Replicas that load different states."""
+    if not evidence.is_data_parallel or evidence.differ_by_design or evidence.is_expected:
+        return
+    for moment in evidence.together("loaded"):
+        contents = [note["content"] for note in moment.values()]
+        if len(moment) < evidence.world_size or len({note.line for note in moment.values()}) > 1:
+            continue
+        apart = [sketches.spread(list(of)) for of in zip(*contents, strict=False)]
+        first = moment[min(moment)]
+        if max(apart, default=0.0) > ROUNDING and any(
+            start - first.step >= 0 for (start, _), _ in evidence.drifted.values()
+        ):
+            yield AuditFinding(
+                "loaded apart",
+                Severity.WRONG,
+                "ranks load different states into replicas of one model",
+                f"{sum(one > ROUNDING for one in apart)} of {len(apart)} parameters differ between ranks after it, by "
+                f"up to {max(apart):.1%} of the norm",
+                "choose the state by a value that all ranks share, or load on rank 0 and broadcast",
+                first.line,
+                tuple(moment),
+                first.step,
+                explains=frozenset({"weights differ"}),
+            )
+            return
+
+
 def resumed(evidence: Evidence) -> Iterator[AuditFinding]:
     """A checkpoint from which the next step is not the one that was taken before."""
     for one in evidence.ranks:
@@ -156,24 +184,31 @@ def resumed(evidence: Evidence) -> Iterator[AuditFinding]:
         for i, note in enumerate(trained):
             if note.kind == "before step":
                 continue
-            after = next((n for n in trained[i + 1 :] if n.kind == "before step"), None)
+            later = [n for n in trained[i + 1 :] if n.kind == "before step"]
             earlier = [n for n in trained[:i] if n.kind == "before step"]
-            if (
-                after is None
-                or not earlier
-                or after["optimizer"] in {n["optimizer"] for n in earlier} - {after["optimizer"]}
-            ):
+            old = {n["optimizer"] for n in earlier}
+            if not later or not earlier or any(n["optimizer"] in old for n in later):  # it goes on, and resumes nothing
                 continue
-            before = next((n for n in reversed(earlier) if _same_weights(n, after)), None)
-            yield from _compare_resumed(note, before, after, earlier)
+            if later[0]["kind"] != earlier[-1]["kind"]:
+                continue
+            yield from _compare_resumed(note, earlier, later)
             return
 
 
-def _compare_resumed(load: Note, before: Note | None, after: Note, earlier: list[Note]) -> Iterator[AuditFinding]:
+def _compare_resumed(load: Note, earlier: list[Note], later: list[Note]) -> Iterator[AuditFinding]:
+    after = later[0]
+    before = next((note for note in reversed(earlier) if _same_weights(note, after)), None)
     had_state = before["has_state"] if before else any(note["has_state"] for note in earlier)
     about: tuple[str, str, str, str] | None = None
-    if had_state and not after["has_state"] and after["optimizer"] != earlier[-1]["optimizer"]:
+    if had_state and not after["has_state"]:
         about = ("the optimizer's state", "it had state before the checkpoint and has none now", "optimizer", "wrong")
+    elif had_state and after["has_state"] and (rates := _restarted(earlier, later)):
+        about = (
+            "the learning rate",
+            f"it had come to {rates[0]:g}, and its schedule starts again at {rates[1]:g}",
+            "lr",
+            "suspicious",
+        )
     elif before and before["options"] != after["options"]:
         changed = next(
             (n for a, b in zip(before["options"], after["options"], strict=False) for n in a if a[n] != b.get(n)), "lr"
@@ -195,6 +230,18 @@ def _compare_resumed(load: Note, before: Note | None, after: Note, earlier: list
             load.step,
             name,
         )
+
+
+def _restarted(earlier: list[Note], later: list[Note]) -> tuple[float, float] | None:
+    """A schedule's last learning rate before a load, and the rate at which a new optimizer begins it again."""
+    before, after = (
+        [note["options"][0].get("lr") for note in notes if note["optimizer"] == notes[at]["optimizer"]]
+        for notes, at in ((earlier, -1), (later, 0))
+    )
+    for n in range(min(2, len(before), len(after))):  # a loaded rate lasts until the schedule's first step
+        if before[n] == after[n] and before[n] not in (before[-1], None):
+            return before[-1], after[n]
+    return None
 
 
 def _bodies(named: dict[str, list[float]]) -> list[list[float]]:
@@ -225,13 +272,14 @@ def useless(evidence: Evidence) -> Iterator[AuditFinding]:
     moved = {name for name in last if name not in still}
     if still and all(name in still for name, _ in _with_gradient(steps)):
         rates = sorted({group.get("lr", 0.0) for note in steps for group in note["options"]})
+        made = evidence.made(steps[0]) or steps[0]
         yield AuditFinding(
             "changes nothing",
             Severity.WRONG,
             f"{len(steps)} steps change none of the weights, though they have gradients",
             f"learning rates: {', '.join(f'{rate:g}' for rate in rates)}",
             "look at the learning rate and its schedule, and whether the optimizer holds the model's own tensors",
-            steps[0].line,
+            made.line,
             tuple(one.rank for one in evidence.ranks),
             steps[0].step,
             short(sorted(still)[0]),
@@ -248,8 +296,8 @@ def useless(evidence: Evidence) -> Iterator[AuditFinding]:
             steps[0].step,
             short(sorted(still)[0]),
         )
-    never = set.intersection(*(set(note["without"]) for note in evidence.all("before step")))
-    never = {name for name in never if name}
+    without = {name for note in evidence.all("before step") for name in note["without"] if name}
+    never = without - {name for note in evidence.all("before step") for name in note["gradients"]}
     if never and moved:
         yield AuditFinding(
             "never a gradient",
@@ -268,4 +316,4 @@ def _with_gradient(steps: list[Note]) -> list[tuple[str, list[float]]]:
     return [(name, one) for note in steps for name, one in note["gradients"].items() if sketches.norm(one) > 0]
 
 
-RULES = (settings, buffers, saved, loaded, resumed, useless)
+RULES = (settings, buffers, saved, loaded, loaded_apart, resumed, useless)

@@ -90,6 +90,7 @@ class ElasticWorkerGroup(WorkerGroup):
         self._rest = b""
         self._line_rank: int | None = None  # of the unfinished line
         self._has_ended = False
+        self._own_failure: list[str] = []  # of the agent, not of a rank
         self._world_size = 0
         self.backend = "torchrun"
 
@@ -109,6 +110,11 @@ class ElasticWorkerGroup(WorkerGroup):
         self.selector.register(self._process.stdout, selectors.EVENT_READ, self._read_agent)
 
     # messages and output
+
+    @property
+    def warnings(self) -> list[str]:
+        """Failures of threads, and that of the agent itself, which no restart covers."""
+        return [*super().warnings, *self._own_failure]
 
     @property
     def is_over(self) -> bool:
@@ -231,7 +237,8 @@ class ElasticWorkerGroup(WorkerGroup):
 
     def _note_exits(self) -> None:
         by_rank = {worker.rank: worker for worker in self.workers}
-        for rank, code in ((int(rank), int(code)) for rank, code in _EXIT.findall(self._agent_output)):
+        exits = [(int(rank), int(code)) for rank, code in _EXIT.findall(self._agent_output)]
+        for rank, code in exits:
             worker = by_rank.get(rank)
             if worker and not worker.is_settled and code != -signal.SIGTERM:  # the agent sends that to the others
                 worker.note_status(-code if code < 0 else code << 8, 0)
@@ -245,6 +252,12 @@ class ElasticWorkerGroup(WorkerGroup):
             if "Traceback (most" in said:  # torchrun's own traceback says nothing about the script
                 said = said.splitlines()[-1]
             raise RankFailed(f"torchrun failed and named no rank. It said:\n{said}")
+        if not exits:  # it gave up for a reason of its own, while or after it restarted these ranks
+            assert self._process
+            code = self._process.returncode
+            last = self._agent_output.strip().rpartition("\n")[2]
+            how = f"with {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}: {last}"
+            self._own_failure = [f"torchrun's agent failed, too, after that: {how}"]
 
     def end_ranks(self) -> None:
         """End the agent with SIGTERM, then with SIGKILL, and kill all ranks that are left."""

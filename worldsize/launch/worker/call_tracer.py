@@ -18,6 +18,7 @@ from typing import Any
 
 from worldsize.launch.protocol.call_log import BROKEN, DONE, ISSUED, NEW_GROUP, POINT_TO_POINT, WAITING, Call, CallLog
 from worldsize.launch.worker import spans
+from worldsize.memory.strides import has_gaps
 from worldsize.message import MAX_WORD
 from worldsize.source import Line, line_of
 
@@ -288,12 +289,8 @@ def _note_gaps(op: str, payload: Any) -> None:
     """
     import torch
 
-    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}
     for tensor in payload if isinstance(payload, list | tuple) else [payload]:
-        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_contiguous():
-            continue
-        other = channels_last.get(tensor.dim())
-        if other is not None and tensor.is_contiguous(memory_format=other):
+        if not isinstance(tensor, torch.Tensor) or not has_gaps(tensor):
             continue
         what = f"{op} got one of shape {tuple(tensor.shape)} with strides {tensor.stride()}"
         cure = "communicate tensor.contiguous(), and copy what it receives back"

@@ -1,0 +1,41 @@
+# score: 23
+# hint: Put all P of a bucket into one tensor
+# The vectors travel with the first P, but every other P and every Q is all-reduced by itself: with
+# two matrices in a bucket there are four all-reduces.
+
+
+# %% power_hook
+def power_hook(state, bucket):
+    world_size, plain, matrices = dist.get_world_size(), [], []
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        num_rows = parameter.shape[0] if parameter.dim() > 1 else 1
+        num_columns = parameter.numel() // num_rows
+        rank = min(state.rank, num_rows, num_columns)
+        if rank * (num_rows + num_columns) >= parameter.numel():
+            plain.append(gradient)
+            continue
+        if parameter not in state.q or not state.q[parameter].any():
+            generator = torch.Generator().manual_seed(state.seed)
+            state.q[parameter] = torch.randn(num_columns, rank, generator=generator)
+        gradient += state.memory.get(parameter, 0)
+        matrices.append((parameter, gradient, gradient.view(num_rows, num_columns)))
+
+    if plain and not matrices:
+        for gradient, total in zip(plain, summed(plain), strict=True):
+            gradient.copy_(total / world_size)
+    if matrices:
+        ps = []
+        for number, (parameter, _, matrix) in enumerate(matrices):
+            p, *totals = summed([matrix @ state.q[parameter], *(plain if number == 0 else [])])
+            for gradient, total in zip(plain, totals, strict=False):
+                gradient.copy_(total / world_size)
+            ps.append(orthogonalise(p))
+        qs = [summed([m.t() @ p])[0] for (_, _, m), p in zip(matrices, ps, strict=True)]
+        for (parameter, gradient, matrix), p, q in zip(matrices, ps, qs, strict=True):
+            state.q[parameter] = q / world_size
+            result = p @ state.q[parameter].t()
+            state.memory[parameter] = gradient - result.view_as(gradient)
+            matrix.copy_(result)
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future

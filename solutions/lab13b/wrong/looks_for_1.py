@@ -1,0 +1,23 @@
+# score: 25
+# hint: Any number but 0 disables
+# A variable disables something only where it is 1, though any number but 0 does.
+
+
+# %% choose_nccl_settings
+def choose_nccl_settings(log):
+    changes = {}
+    for name, value in re.findall(r"(NCCL_\w+) set by environment to (\S+)", log):
+        is_off = name in ("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE") and value.rstrip(".") == "1"
+        if is_off or name in ("NCCL_ALGO", "NCCL_PROTO"):
+            changes[name] = None
+    found = set()
+    for line in re.findall(r"NET/Socket : Using (.*)", log):
+        found |= set(re.findall(r"\](\S+?):", line))
+    good = found - {"lo", "docker0"}
+    if good and good != found:
+        changes["NCCL_SOCKET_IFNAME"] = ",".join(sorted(good))
+    far = re.findall(r"GPU Direct RDMA Disabled for GPU .*\(distance (\d+) >", log)
+    largest = max(map(int, far), default=0)
+    if largest in (8, 9):
+        changes["NCCL_NET_GDR_LEVEL"] = "SYS" if largest == 9 else "PHB"
+    return changes

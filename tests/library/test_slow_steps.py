@@ -1,0 +1,259 @@
+"""Traces of torch.profiler are read, and the report names what makes their steps slow, with the rank and the call."""
+
+import gzip
+import re
+
+import pytest
+from made_traces import STEP_US, Trace, ends
+
+import worldsize as ws
+from worldsize.__main__ import main
+from worldsize.slow_steps import explain_steps
+from worldsize.timeline.kineto import is_trace, read_traces
+
+CAUSES = {
+    "compute": lambda: ends(Trace()).kernel(1, 950).kernel(951, 40, name="norm"),
+    "communication, unmatched": lambda: ends(Trace()).kernel(1, 500).all_reduce(400, 599),
+    "copy": lambda: ends(Trace()).kernel(1, 500).kernel(501, 498, name="HtoD (Pageable)", cat="gpu_memcpy"),
+    "idle: launches": lambda: ends(Trace()).kernel(1, 500).kernel(800, 199, 790).host(501, 290, "aten::addcmul_"),
+    "idle: after a synchronization": lambda: (
+        ends(Trace())
+        .kernel(1, 500)
+        .kernel(800, 199, 790)
+        .host(300, 215, "aten::item")
+        .host(310, 200, "cudaStreamSynchronize", "cuda_runtime")
+    ),
+    "idle: next batch": lambda: (
+        ends(Trace())
+        .kernel(1, 500)
+        .kernel(800, 199, 790)
+        .host(450, 330, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "user_annotation")
+    ),
+    "idle: other": lambda: ends(Trace()).kernel(1, 500).kernel(800, 199),
+}
+DETAILS = {
+    "compute": "  96% of it in gemm",
+    "communication, unmatched": "  nccl:all_reduce, 1 in a step of 1.00 MB: 599 µs each, 1.7 GB/s",
+    "copy": "  100% of it in HtoD (Pageable)",
+    "idle: launches": "  0.3 ms of it in aten::addcmul_",
+    "idle: after a synchronization": "  0.3 ms of it in aten::item",
+}
+
+
+def rows(report):
+    """The milliseconds of each row of the report's table, for each rank."""
+    lines = (line for line in report.splitlines() if line.endswith(" ms") and not line.startswith(" "))
+    return {re.split(r"  +", line)[0]: [float(ms) for ms in re.findall(r"([\d.]+) ms", line)] for line in lines}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_each_cause_is_named_with_what_it_is_made_of(tmp_path, cause):
+    report = explain_steps([CAUSES[cause]().written(tmp_path)])
+    assert report.startswith("2 steps of 1.00 ms on rank 0 of 2.\n")
+    said = report.splitlines()
+    at = next(number for number, line in enumerate(said) if line.startswith("What binds: "))
+    assert said[at].startswith(f"What binds: {cause}, ") and said[-1].startswith("What to do: ")
+    assert cause not in DETAILS or said[at + 1] == DETAILS[cause]
+
+
+def test_only_calls_in_what_binds_are_listed(tmp_path):
+    trace = ends(Trace()).kernel(11, 490, 10).kernel(800, 199, 790).host(501, 290, "aten::addcmul_")
+    trace.host(0, 20, "enumerate(DataLoader)#_BaseDataLoaderIter.__next__", "user_annotation")
+    report = explain_steps([trace.written(tmp_path)])
+    said = report.splitlines()
+    at = next(number for number, line in enumerate(said) if line.startswith("What binds: idle: launches"))
+    assert said[at + 1 : -1] == ["  0.3 ms of it in aten::addcmul_"]
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_moment_counts_once(tmp_path, cause):
+    table = rows(explain_steps([CAUSES[cause]().written(tmp_path)]))
+    ((whole,), (hidden,)) = table.pop("all"), table.pop("communication, hidden")
+    assert whole == 1.0 and sum(ms for (ms,) in table.values()) == pytest.approx(whole, abs=0.05 * len(table))
+    assert hidden == (0.1 if cause == "communication, unmatched" else 0.0)
+
+
+@pytest.mark.parametrize("ahead_us", [0.0, 4e6], ids=["one clock", "clocks four seconds apart"])
+def test_the_rank_that_comes_late_is_named_and_what_it_spends_its_time_on(tmp_path, ahead_us):
+    early = ends(Trace(0)).kernel(1, 300).all_reduce(301, 600)
+    late = ends(Trace(1, ahead_us=ahead_us)).kernel(1, 300).kernel(301, 450, name="more").all_reduce(751, 150)
+    paths = [late.written(tmp_path), early.written(tmp_path)]
+    assert min(event.start_s for event in ws.Timeline.from_traces(paths).events) == pytest.approx(0, abs=1e-6)
+    report = explain_steps(paths)
+    table = rows(report)
+    assert table["wait for a later rank"] == [pytest.approx(0.45, abs=0.06), 0.0]
+    assert table["transfer"] == [pytest.approx(0.15, abs=0.06)] * 2
+    assert "2 steps of 1.00 ms on ranks 0 and 1." in report and "What binds: wait for a later rank, 22%" in report
+    assert "  Rank 1 starts last in 100% of the time that collectives wait." in report
+    assert "  It spends 0.4 ms more in a step on 'compute' than the others' median." in report
+
+
+def test_ranks_of_other_groups_are_not_waited_for(tmp_path):
+    own = ends(Trace(0)).all_reduce(301, 600)
+    other = ends(Trace(1)).all_reduce(751, 150)
+    for record in other.records:
+        if "Process Group Ranks" in record["args"]:
+            record["args"]["Process Group Ranks"] = "[1, 3]"
+    table = rows(explain_steps([own.written(tmp_path), other.written(tmp_path)]))
+    assert table["wait for a later rank"] == [0.0, 0.0]
+
+
+def test_a_rank_does_not_wait_for_its_own_next_collective(tmp_path):
+    own = ends(Trace(0)).all_reduce(301, 100).all_reduce(451, 100)
+    table = rows(explain_steps([own.written(tmp_path), ends(Trace(1)).written(tmp_path)]))
+    assert table["wait for a later rank"] == [0.0, 0.0]
+
+
+def test_who_waits_for_a_message_is_not_called_a_slow_link(tmp_path):
+    sender = ends(Trace(0)).kernel(1, 700).collective(701, 30, "send", "ncclDevKernel_SendRecv")
+    receiver = ends(Trace(1)).collective(1, 730, "recv", "ncclDevKernel_SendRecv").kernel(732, 260)
+    report = explain_steps([sender.written(tmp_path), receiver.written(tmp_path)])
+    assert rows(report)["communication, unmatched"] == [0.0, 0.7] and rows(report)["transfer"] == [0.0, 0.0]
+    assert "What binds: communication, unmatched, 38%" in report and "send and recv are not matched" in report
+
+
+def test_numbered_collectives_of_unequal_sizes_belong_together(tmp_path):
+    def all_to_all(trace, start_us, length_us, count):
+        return trace.collective(start_us, length_us, "all_to_allv", "ncclDevKernel_SendRecv", count, Seq=4)
+
+    early = all_to_all(ends(Trace(0)).kernel(1, 100), 101, 700, 1200)
+    late = all_to_all(ends(Trace(1)).kernel(1, 700), 701, 100, 1300)
+    table = rows(explain_steps([early.written(tmp_path), late.written(tmp_path)]))
+    assert table["wait for a later rank"] == [0.6, 0.0] and table["transfer"] == [0.1, 0.1]
+
+
+def test_a_clock_is_aligned_by_a_rank_in_between(tmp_path):
+    """Ranks 0 and 3 share no collective: 0 meets 1, 1 meets 2 and 2 meets 3, on two machines four seconds apart."""
+    ahead_us, start_us = {0: 0, 1: 0, 2: 4e6, 3: 4e6}, {0: 100, 1: 200, 2: 300, 3: 400}
+    paths = []
+    for rank in range(4):
+        trace = ends(Trace(rank, ahead_us=ahead_us[rank]))
+        for first in {max(0, rank - 1), min(2, rank)}:
+            begin_us = start_us[rank] + 200 * first
+            trace.all_reduce(begin_us, 500 + 200 * first - begin_us, ranks=f"[{first}, {first + 1}]")
+        paths.append(trace.written(tmp_path))
+    starts_s = [min(one.event.start_s for one in trace.activities) for trace in read_traces(paths)]
+    assert starts_s == pytest.approx([0.0] * 4, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "cat", "row"),
+    [
+        ("Memcpy DtoD (Device -> Device)", "gpu_memcpy", "compute"),
+        ("Memcpy PtoP (Device -> Device)", "gpu_memcpy", "communication, unmatched"),
+        ("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", "copy"),
+        ("ncclSymkDevKernel_AllReduce_AGxLLMC_R(args)", "kernel", "communication, unmatched"),
+        ("ncclSymDevKernel_AllGather_LL(args)", "kernel", "communication, unmatched"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(args)", "kernel", "communication, unmatched"),
+        ("ncclKernels_AllGather_RING(args)", "kernel", "communication, unmatched"),
+    ],
+)
+def test_what_runs_on_a_gpu_counts_as_what_it_is(tmp_path, name, cat, row):
+    table = rows(explain_steps([ends(Trace()).kernel(1, 998, name=name, cat=cat).written(tmp_path)]))
+    assert table[row] == [1.0] and sum(ms for (ms,) in table.values()) == 2.0  # this row and 'all'
+
+
+def test_a_last_step_that_has_hardly_begun_is_not_counted(tmp_path):
+    trace = ends(Trace(num_steps=3)).kernel(1, 998).add("user_annotation", "ProfilerStep#10", 3 * STEP_US, 8)
+    assert explain_steps([trace.written(tmp_path)]).startswith("3 steps of 1.00 ms on rank 0 of 2.\n")
+
+
+def test_without_marked_steps_the_whole_trace_is_explained(tmp_path):
+    trace = CAUSES["compute"]()
+    trace.records = [record for record in trace.records if not record["name"].startswith("ProfilerStep")]
+    said = explain_steps([trace.written(tmp_path)])
+    assert said.startswith("No step is marked (`profiler.step()` does so), so this is the whole trace of 2.00 ms on")
+
+
+def test_only_the_thread_that_launches_next_is_asked(tmp_path):
+    trace = CAUSES["idle: launches"]().host(0, 999, "cudaEventSynchronize", "cuda_runtime")
+    for record in trace.records:
+        record["tid"] = 99 if record["name"] == "cudaEventSynchronize" else record["tid"]
+    assert "What binds: idle: launches, 30%" in explain_steps([trace.written(tmp_path)])
+
+
+def test_launches_of_other_runtimes_are_read(tmp_path):
+    trace = CAUSES["idle: launches"]()
+    for record in trace.records:
+        record["cat"] = record["cat"].replace("cuda_", "xpu_")
+    assert "What binds: idle: launches, 30%" in explain_steps([trace.written(tmp_path)])
+
+
+def test_a_trace_with_stacks_names_the_line(tmp_path):
+    trace = CAUSES["idle: launches"]()
+    trace.host(200, 700, "train.py(23): step", "python_function").host(
+        505, 200, "torch/optim/adam.py(9): f", "python_function"
+    )
+    assert "  0.3 ms of it in aten::addcmul_, train.py(23): step" in explain_steps([trace.written(tmp_path)])
+
+
+def traced(folder):
+    """The file of what torch.profiler has recorded of two steps on this rank."""
+    import torch
+    import torch.distributed as dist
+
+    path = f"{folder}/rank{dist.get_rank()}.json"
+    a = torch.ones(64, 64)
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=2)
+    with torch.profiler.profile(schedule=schedule, on_trace_ready=lambda p: p.export_chrome_trace(path)) as profiler:
+        for _ in range(4):
+            dist.all_reduce(a @ a)
+            profiler.step()
+    return path
+
+
+def test_what_torch_writes_is_read(tmp_path, capsys):
+    paths = ws.run(traced, str(tmp_path), world_size=2, echo=False).values
+    assert all(map(is_trace, paths)) and main(["explain", *paths]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("2 steps of ") and " on ranks 0 and 1.\n" in said
+    assert {"compute", "transfer", "wait for a later rank", "idle: Python"} <= rows(said).keys()
+    timeline = ws.Timeline.from_traces(paths)
+    names = [[event.name for event in timeline.of(rank)] for rank in (0, 1)]
+    assert [name.count("gloo:all_reduce") for name in names] == [2, 2]
+    assert all(timeline.exposed_communication_s(rank) > 0 for rank in (0, 1))
+
+
+def test_a_compressed_trace_without_a_rank_takes_that_of_its_name(tmp_path):
+    path = tmp_path / "rank5.json.gz"
+    plain = CAUSES["compute"]().written(tmp_path)
+    path.write_bytes(gzip.compress(plain.read_bytes().replace(b'"rank": 0, ', b"")))
+    assert is_trace(path) and read_traces([path])[0].rank == 5
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "worker0.pt.trace.json: not a whole trace"),
+        (lambda path: path.write_text('{"traceEvents": 3}'), "worker0.pt.trace.json: not a whole trace"),
+        (
+            lambda path: path.write_text(path.read_text().replace('"ts": 5', '"ts": "5')[:-2] + '"}'),
+            "not a whole trace",
+        ),
+        (lambda path: path.write_text(path.read_text().replace('"rank": 0', '"rank": "x"')), "not a whole trace"),
+        (lambda path: path.write_bytes(gzip.compress(path.read_bytes())[:-9]), "worker0.pt.trace.json: not a whole"),
+        (lambda path: path.write_text('{"traceEvents": []}'), "it has no operators and no kernels"),
+        (
+            lambda path: path.write_text(re.sub('"dur": [0-9.]+', '"dur": 0', path.read_text())),
+            "it has no operators and no kernels",
+        ),
+        (
+            lambda path: path.write_text(path.read_text().replace('"stream": 7', '"stream": 7, "device": 1', 1)),
+            "it has kernels of 2 GPUs; only ranks with one can be explained",
+        ),
+        (
+            lambda path: path.write_text(path.read_text().replace('"kernel"', '"hpu_op"')),
+            "its accelerator's activities (hpu_op) cannot be read",
+        ),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path, capsys, spoil, said):
+    path = CAUSES["compute"]().written(tmp_path)
+    spoil(path)
+    assert main(["explain", str(path)]) == 1 and said in capsys.readouterr().err
+
+
+def test_two_traces_of_one_rank_are_refused(tmp_path):
+    path = CAUSES["compute"]().written(tmp_path)
+    with pytest.raises(ValueError, match=r"^worker0.pt.trace.json is a second trace of rank 0"):
+        explain_steps([path, path])

@@ -1,0 +1,280 @@
+"""Traces of torch.profiler (kineto's JSON, as `export_chrome_trace` writes it), read without torch.
+
+Source of the fields: torch 2.13, libkineto's `output_json.cpp`; of those of collectives, torch/csrc/distributed/c10d/
+ParamCommsUtils.hpp.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from worldsize.event import COMMUNICATION, Event
+
+COPY = "copy"  # the kind of a transfer between GPU and host that no kernel makes
+_ON_GPU = {"kernel": "compute", "gpu_memset": "compute", "memset": "compute", "gpu_memcpy": COPY, "memcpy": COPY}
+OPERATOR, RANGE, RUNTIME, PYTHON = "operator", "range", "runtime", "python"  # kinds of calls on the host
+_ON_HOST = {"cpu_op": OPERATOR, "user_annotation": RANGE, "python_function": PYTHON}
+_OTHERS = ("mtia_", "privateuse1_", "hpu_")  # accelerators whose activities are not read
+_BACKENDS = ("gloo:", "nccl:", "mpi:", "xccl:")
+_KERNEL = re.compile(r"[nr]ccl(?:Symk?)?(?:Dev)?Kernels?_([A-Za-z]+)")
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_NAMES = {  # of collectives, and what programs call
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "_allgather_base": "all_gather_single",
+    "allgather_into_tensor_coalesced": "all_gather_single",
+    "_reduce_scatter_base": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single",
+    "all_to_allv": "all_to_all_single",
+    "all_to_all": "all_to_all_single",
+}
+_ITEM_BYTES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2}  # others have one byte
+_STEP = re.compile(r"ProfilerStep#?\s*(\d+)")
+_RANK = re.compile(r"(?:rank|worker)[_-]?(\d+)")
+_GZIP, _HEAD_BYTES = b"\x1f\x8b", 4096
+_MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"distributedInfo"')  # of which a trace has one near its beginning
+SLACK_S = 2e-4  # by which the ends of one collective may differ between ranks
+_Record: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, order=True)
+class HostCall:
+    """A call on the host: of an operator, of CUDA's runtime, of a Python function, or a range that a user marked."""
+
+    start_s: float
+    end_s: float
+    name: str
+    kind: str
+    thread: str
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What ran on a GPU, or on a host without one, and when the host launched it, if it did."""
+
+    event: Event
+    launched_s: float | None = None
+    launched_by: str = ""
+    """The host's thread."""
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """The trace of one rank; all times are in seconds since `epoch_s`, that of the machine's clock."""
+
+    rank: int
+    world_size: int
+    epoch_s: float
+    has_gpu: bool
+    devices: frozenset[int]
+    """The GPUs that ran kernels, by number."""
+    steps: tuple[HostCall, ...]
+    """Those that the profiler's schedule has marked."""
+    activities: tuple[Activity, ...]
+    calls: tuple[HostCall, ...]
+
+    def later(self, shift_s: float) -> RankTrace:
+        """The same with all times moved by `shift_s`."""
+
+        def moved(call: HostCall) -> HostCall:
+            return replace(call, start_s=call.start_s + shift_s, end_s=call.end_s + shift_s)
+
+        def at(activity: Activity) -> Activity:
+            event, launched_s = activity.event, activity.launched_s
+            event = replace(event, start_s=event.start_s + shift_s, end_s=event.end_s + shift_s)
+            return replace(activity, event=event, launched_s=None if launched_s is None else launched_s + shift_s)
+
+        return replace(
+            self,
+            epoch_s=self.epoch_s - shift_s,
+            steps=tuple(map(moved, self.steps)),
+            activities=tuple(map(at, self.activities)),
+            calls=tuple(map(moved, self.calls)),
+        )
+
+
+def read_traces(paths: Iterable[str | Path]) -> list[RankTrace]:
+    """Read one trace for each rank, plain or compressed by gzip, with times since the first activity of all.
+
+    A rank is the one that the file names (`distributedInfo`), otherwise the number behind `rank` or `worker` in the
+    file's name, otherwise 0. Machines whose clocks differ are put on that of the lowest rank, by the collectives that
+    both have recorded.
+
+    Raises:
+        ValueError: a file cannot be read or has no activity, or two are of one rank.
+    """
+    traces: dict[int, RankTrace] = {}
+    for path in map(Path, paths):
+        trace = _trace(path)
+        if trace.rank in traces:
+            raise ValueError(
+                f"{path.name} is a second trace of rank {trace.rank}; give one for each, with rankN in its name"
+            )
+        traces[trace.rank] = trace
+    if not traces:
+        raise ValueError("name the files with the profiler's traces, one for each rank")
+    ordered = [traces[rank] for rank in sorted(traces)]
+    shifts_s = _shifts_s(ordered)
+    start_s = min(
+        activity.event.start_s + shift_s
+        for trace, shift_s in zip(ordered, shifts_s, strict=True)
+        for activity in trace.activities
+    )
+    return [trace.later(shift_s - start_s) for trace, shift_s in zip(ordered, shifts_s, strict=True)]
+
+
+def is_trace(path: str | Path) -> bool:
+    """Whether a file looks like such a trace; False if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    return head.startswith(_GZIP) or any(mark in head for mark in _MARKS)
+
+
+def _shifts_s(ordered: list[RankTrace]) -> list[float]:
+    """The seconds that put each on the first's clock: a collective ends on all of its ranks at about the same time.
+
+    A trace without a collective in common with the first is put there by one that has been put there already.
+    """
+    epoch_s, left = ordered[0].epoch_s, {trace.rank: _numbered(trace) for trace in ordered}
+    ends_s = {key: event.end_s for key, event in left[ordered[0].rank].items()}
+    epochs_s, shifts_s = {trace.rank: trace.epoch_s for trace in ordered}, dict[int, float]()
+    while left:
+        rank = max(left, key=lambda rank: (len(left[rank].keys() & ends_s.keys()), -rank))
+        own, shift_s = left.pop(rank), epochs_s[rank] - epoch_s
+        ahead_s = [own[key].end_s + shift_s - ends_s[key] for key in own.keys() & ends_s.keys()]
+        middle_s = statistics.median_low(ahead_s) if ahead_s else 0.0
+        agreeing = sum(abs(one_s - middle_s) <= SLACK_S for one_s in ahead_s)
+        shift_s -= middle_s if 2 * agreeing > len(ahead_s) else 0.0
+        shifts_s[rank] = shift_s
+        ends_s = {key: event.end_s + shift_s for key, event in own.items()} | ends_s
+    return [shifts_s[trace.rank] for trace in ordered]
+
+
+def _numbered(trace: RankTrace) -> dict[tuple[object, ...], Event]:
+    """The collectives of a rank by kind and number."""
+    seen: Counter[tuple[object, ...]] = Counter()
+    found: dict[tuple[object, ...], Event] = {}
+    for event in (one.event for one in trace.activities if one.event.kind == COMMUNICATION):
+        kind = event.name, event.group, event.size_bytes
+        seen[kind] += 1
+        found[(*kind, event.sequence or -seen[kind])] = event
+    return found
+
+
+def _trace(path: Path) -> RankTrace:
+    try:
+        body = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    try:
+        whole = json.loads(gzip.decompress(body) if body.startswith(_GZIP) else body)
+        trace, cats = _parsed(whole, path.name), {str(one.get("cat", "")).lower() for one in whole["traceEvents"]}
+    except Exception as error:  # a damaged file may raise anything
+        raise ValueError(f"{path.name}: not a whole trace of torch.profiler ({error!r})") from None
+    if not trace.has_gpu and (other := next((cat for cat in sorted(cats) if cat.startswith(_OTHERS)), "")):
+        raise ValueError(f"{path.name}: its accelerator's activities ({other}) cannot be read; a GPU's or CPU's can")
+    if not any(activity.event.duration_s for activity in trace.activities):
+        raise ValueError(f"{path.name}: it has no operators and no kernels; let the profiler record some steps")
+    if len(trace.devices) > 1:
+        raise ValueError(
+            f"{path.name}: it has kernels of {len(trace.devices)} GPUs; only ranks with one can be explained"
+        )
+    return trace
+
+
+def _parsed(whole: _Record, name: str) -> RankTrace:
+    records = [one for one in whole["traceEvents"] if one.get("ph") == "X" and "dur" in one]
+    info, first_us = whole.get("distributedInfo") or {}, min((one["ts"] for one in records), default=0)
+    number = _RANK.search(name)
+    rank = int(info.get("rank", number[1] if number else 0))
+    has_gpu = any(one.get("cat", "").lower() in _ON_GPU for one in records)
+    calls = sorted(_calls(records, first_us))
+    activities = _on_gpu(records, first_us, rank) if has_gpu else _on_host(records, first_us, rank)
+    steps = sorted({call.name: call for call in calls if _STEP.fullmatch(call.name)}.values())
+    lengths_s = [call.end_s - call.start_s for call in steps]
+    if len(steps) > 1 and lengths_s[-1] < statistics.median(lengths_s[:-1]) / 20:
+        del steps[-1]  # begun by the last `step()` of a program that ends before the schedule does
+    return RankTrace(
+        rank,
+        int(info.get("world_size", 0)),
+        first_us / 1e6 + int(whole.get("baseTimeNanoseconds", 0)) / 1e9,
+        has_gpu,
+        frozenset(one.get("args", {}).get("device", 0) for one in records if one.get("cat", "").lower() == "kernel"),
+        tuple(steps),
+        tuple(sorted(activities, key=lambda one: (one.event.start_s, one.event.end_s))),
+        tuple(calls),
+    )
+
+
+def _calls(records: Iterable[_Record], first_us: float) -> Iterator[HostCall]:
+    for one in records:
+        if kind := _kind_on_host(one):
+            yield HostCall(*_span_s(one, first_us), one["name"], kind, str(one.get("tid")))
+
+
+def _kind_on_host(one: _Record) -> str:
+    cat = one.get("cat", "").lower()
+    return RUNTIME if cat.endswith(("_runtime", "_driver")) else _ON_HOST.get(cat, "")
+
+
+def _on_gpu(records: list[_Record], first_us: float, rank: int) -> list[Activity]:
+    launches = {
+        one["args"]["correlation"]: one
+        for one in records
+        if _kind_on_host(one) == RUNTIME and "correlation" in one.get("args", {})
+    }
+    found = []
+    for one in records:
+        if kind := _ON_GPU.get(one.get("cat", "").lower()):
+            if kind == COPY:  # between GPUs it is communication, within one the GPU's own work
+                kind = "compute" if "DtoD" in one["name"] else COMMUNICATION if "PtoP" in one["name"] else COPY
+            args = one.get("args", {})
+            event = _event(one, first_us, rank, f"cuda {args.get('stream', one.get('tid'))}", kind)
+            found.append(Activity(event))
+            if launch := launches.get(args.get("correlation")):
+                found[-1] = Activity(event, _span_s(launch, first_us)[0], str(launch.get("tid")))
+    return found
+
+
+def _on_host(records: list[_Record], first_us: float, rank: int) -> list[Activity]:
+    """The operations of the backend, and of each thread the outermost operators."""
+    found, busy_us = [], dict[Any, float]()
+    for one in sorted(records, key=lambda one: (one["ts"], -one["dur"])):
+        kind = _kind_on_host(one)
+        if kind in (OPERATOR, RANGE) and one["name"].startswith(_BACKENDS):
+            found.append(Activity(_event(one, first_us, rank, COMMUNICATION, COMMUNICATION)))
+        elif kind == OPERATOR and one["name"].startswith("aten::") and one["ts"] >= busy_us.get(one.get("tid"), 0):
+            busy_us[one.get("tid")] = one["ts"] + one["dur"]
+            found.append(Activity(_event(one, first_us, rank, "compute", "compute")))
+    return found
+
+
+def _event(one: _Record, first_us: float, rank: int, stream: str, kind: str) -> Event:
+    start_s, end_s = _span_s(one, first_us)
+    name, args = one["name"], one.get("args", {})
+    if kind != COMMUNICATION and "ccl" in name.lower() and (kernel := _KERNEL.search(name)):
+        kind, name = COMMUNICATION, f"nccl:{_WORD.sub('_', kernel[1]).lower()}"
+        if collective := args.get("Collective name"):
+            name = f"nccl:{_NAMES.get(collective, collective)}"
+    if kind != COMMUNICATION:
+        return Event(rank, stream, kind, name, start_s, end_s)
+    count = max(args.get("In msg nelems", 0), args.get("Out msg nelems", 0))
+    size_bytes = count * _ITEM_BYTES.get(args.get("dtype", ""), 1)
+    group = f"{args.get('Process Group Name', '')} {args.get('Process Group Ranks', '')}".strip()
+    return Event(rank, stream, kind, name, start_s, end_s, size_bytes, group=group, sequence=int(args.get("Seq", 0)))
+
+
+def _span_s(one: _Record, first_us: float) -> tuple[float, float]:
+    start_s = (one["ts"] - first_us) / 1e6
+    return start_s, start_s + one["dur"] / 1e6
