@@ -122,3 +122,24 @@ def test_a_kernel_that_ends_right_after_the_import_leaves_nothing(notebook):
     notebook.close()
     psutil.wait_procs(started, timeout=30)
     assert not [one for one in started if one.is_running()]
+
+
+def test_a_click_on_stop_is_heard_while_the_front_end_has_no_second_thread_in_the_kernel(notebook):
+    code = """
+import os, signal
+os.environ["WORLDSIZE_VIEW"] = "live"
+import worldsize as ws
+ws.run(signal.pause, world_size=1, timeout_s=80)
+"""
+    cell = notebook.start(code)
+
+    def comm_ids() -> list[str]:
+        """The comms of the buttons that the cell has opened."""
+        opened = [message["content"] for message in cell.of("comm_open")]
+        return [one["comm_id"] for one in opened if one["data"]["state"]["_model_name"] == "ButtonModel"]
+
+    notebook.wait(cell, comm_ids)
+    click = {"comm_id": comm_ids()[0], "data": {"method": "custom", "content": {"event": "click"}}}
+    notebook.client.shell_channel.send(notebook.client.session.msg("comm_msg", click))
+    notebook.wait(cell, lambda: cell.is_done, within_s=40)
+    assert "RunStopped" in cell.error and "Stopped by the stop button." in cell.error

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from worldsize.launch.display.output import Lines, Tail
@@ -132,9 +133,7 @@ class _Widgets:
         box = ipywidgets.VBox([row, self._states, self._tabs])
         self._frame = (box, row, button)
         self._handle = display(box, display_id=uuid.uuid4().hex)
-        # ipykernel 7.4 sends a click where the widget was made, to the main thread, which is busy with the run; without
-        # this entry it goes to the thread that the front end asks for
-        vars(button.comm).pop("_reply_subshell_id", None)
+        _hear_clicks(button.comm, lambda: stop(button))
 
     def show(self, head: str, states: list[str], outputs: dict[str, str]) -> None:
         """Send the front end what has changed."""
@@ -155,6 +154,21 @@ class _Widgets:
             self._handle.update(bundle, raw=True)
         for widget in (*self._frame, self._tabs, *self._pages.values(), self._states, self._head):
             widget.close()
+
+
+def _hear_clicks(comm: Any, act: Callable[[], None]) -> None:
+    """Call `act` upon each click that reaches a button's comm, also while the main thread is busy with a run.
+
+    A front end can ask that another thread (a subshell) handle a click, but only once it has one. ipykernel 7.4's
+    thread that receives messages asks every comm where to send its own, so the click is seen there.
+    """
+
+    def choose_subshell(data: dict[str, Any], asked: str | None) -> str | None:
+        if data.get("method") == "custom" and data.get("content", {}).get("event") == "click":
+            act()
+        return asked
+
+    vars(comm)["_reply_subshell_for"] = choose_subshell
 
 
 def _states_html(states: list[str]) -> str:
