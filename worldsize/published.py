@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 
 _CSV = Path(__file__).parent / "data" / "published_ranges.csv"
-STEP, PEAK, BOUND = "step", "peak", "bound"  # what has ranges: figures on paper, and the least seconds of a plan
+# what has ranges: figures on paper, the least seconds of a plan, and all its bounds one after the other
+STEP, PEAK, BOUND, ROOFLINE = "step", "peak", "bound", "roofline"
 TENSOR_OR_PIPELINE, DATA = "tensor or pipeline parallelism", "data parallelism or FSDP"  # the families of layouts
 # of the published programs as computed here; a program with less waits for something that none of them waited for
 LEAST_HFU_FRACTION = 0.15
@@ -50,7 +51,7 @@ class PublishedRange:
         times = f"{self.low:.2f} to {self.high:.2f} times"
         if self.figure == PEAK:
             return f"published peaks were {times} as high ({self.num_rows} rows)"
-        how = "as long" if self.figure == STEP else "that least"
+        how = "that least" if self.figure == BOUND else "as long"
         return f"published programs of this kind took {times} {how} ({self.num_rows} rows)"
 
 

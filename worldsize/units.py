@@ -49,6 +49,12 @@ def format_time_s(time_s: float) -> str:
     return f"{significant(time_s / factor)} {unit}"
 
 
+def format_times_s(low_s: float, high_s: float) -> str:
+    """Format a range of seconds in the unit of its lower end, such as `6.3 to 10.1 s`."""
+    factor, unit = time_scale(low_s)
+    return f"{significant(low_s / factor)} to {significant(high_s / factor)} {unit}"
+
+
 def format_count(count: float) -> str:
     """Format a count of parameters or tokens, such as `175B`, or `3.15e23` if no letter is customary."""
     if abs(_rounded(count, 3)) >= 10**15:

@@ -51,6 +51,7 @@ from worldsize.emulate.launcher.exchanges import Exchange
 from worldsize.launch import Run
 
 BY_HAND = "torch's own is not allowed here: this is what you write"
+BY_HAND_COST = "ws.plan without a cost is not allowed here: the cost is what you write"
 OPERATIONS = {"all_reduce", "all_gather", "reduce_scatter"}
 RULES = {
     "allow": OPERATIONS,
@@ -59,6 +60,7 @@ RULES = {
         "torch.distributed.fsdp": BY_HAND,
         "torch.distributed.optim": BY_HAND,
         "torch.distributed.Reducer": BY_HAND,
+        "worldsize.planning.roofline": BY_HAND_COST,
     },
 }
 TWO_NODES = dataclasses.replace(

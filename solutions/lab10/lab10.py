@@ -942,7 +942,8 @@ def choose(job: Job, machine: Machine) -> Plan | None:
       takes 25% longer, is not legal, or does not fit, on average over several jobs. There are none
       at all unless a further job, which is drawn, gets a legal plan in less than three times the
       seconds of the best one.
-    - It takes at most 2 seconds of computing time, and starts no other process.
+    - It takes at most 2 seconds of computing time, starts no other process, and does not take
+      `ws.plan` without a cost, which has one of its own.
     """
     ### BEGIN SOLUTION
     found = []

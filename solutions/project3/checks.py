@@ -25,6 +25,7 @@ from worldsize.planning.search import plan as plans_of
 from worldsize.units import format_ranks
 
 NAME = "programs.py"
+FORBIDDEN = {"worldsize.planning.roofline": "ws.plan without a cost is not allowed here: the cost is what you write"}
 DAY_S = 86400
 
 seen: dict[Any, Any] = {}  # what more than one check looks at; every submission has a judge of its own
@@ -77,7 +78,7 @@ def design_of(student) -> Design:
         CheckFailed: it is no design, or one of another system.
     """
     if "design" not in seen:
-        seen["design"] = student.run(design_on_rank, world_size=1)[0]
+        seen["design"] = student.run(design_on_rank, world_size=1, forbid=FORBIDDEN)[0]
     text = seen["design"]
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise CheckFailed("`design` is the text of a design file", f"a {type(text).__name__}")
@@ -244,7 +245,7 @@ def priced(student, rng, plans: list[Plan]) -> list[float]:
     """
     order = shuffled(rng, list(range(len(plans))))
     asked = [plans[place] for place in order]
-    found = student.run(priced_on_rank, student.program(NAME).source, asked, world_size=1)[0]
+    found = student.run(priced_on_rank, student.program(NAME).source, asked, world_size=1, forbid=FORBIDDEN)[0]
     said = {place: entry(found, number) for number, place in enumerate(order)}
     seconds = [said[place] for place in range(len(plans))]
     for plan, one in zip(plans, seconds, strict=True):

@@ -19,13 +19,14 @@ import published_memory
 import published_steps
 from repository import ROOT
 
-from worldsize.planning import bounds
+from worldsize.planning import bounds, roofline
 from worldsize.published import (
     BOUND,
     DATA,
     LEAST_HFU_FRACTION,
     PEAK,
     RATIO_ERROR_FRACTION,
+    ROOFLINE,
     STEP,
     TENSOR_OR_PIPELINE,
     PublishedRange,
@@ -47,6 +48,7 @@ KINDS: tuple[KindOfRows, ...] = (
     *((STEP, *kind) for kind in _KINDS_OF_STEPS),
     (PEAK, (TENSOR_OR_PIPELINE, DATA), ("ampere", "hopper"), 1, 4096),
     *((BOUND, *kind) for kind in _KINDS_OF_STEPS),
+    *((ROOFLINE, *kind) for kind in _KINDS_OF_STEPS),
 )
 _PUBLICATIONS = {
     "BLOOM-176B": "BLOOM",
@@ -61,7 +63,7 @@ _PUBLICATIONS = {
 
 @dataclass(frozen=True)
 class Compared:
-    """A published figure, and what it is compared with: the same on paper, or the least seconds of its plan.
+    """A published figure, and what it is compared with: the same on paper, or a plan's bound or roofline.
 
     `hfu_fraction` is that on paper, and is known of steps alone.
     """
@@ -92,8 +94,8 @@ class Coverage:
 
 
 def record() -> list[Compared]:
-    """Compute every published figure on paper, except those that are left out, and every plan's least seconds."""
-    return [*map(compare_step, steps()), *map(_compare_peak, published_memory.compared()), *compare_bounds()]
+    """Compute every published figure on paper, except those that are left out, and every plan's bound and roofline."""
+    return [*map(compare_step, steps()), *map(_compare_peak, published_memory.compared()), *compare_plans()]
 
 
 def steps() -> list[dict[str, str]]:
@@ -117,20 +119,21 @@ def compare_step(row: dict[str, str]) -> Compared:
     )
 
 
-def compare_bounds() -> Iterator[Compared]:
-    """Compute the least seconds of every published plan with equal stages."""
-    for row in steps():
-        plan = published_steps.plan_of(row)
-        if plan.num_stage_layers and plan.model.num_layers > 1:
+def compare_plans() -> Iterator[Compared]:
+    """Compute the least seconds, and then the roofline, of every published plan with equal stages."""
+    plans = [(row, published_steps.plan_of(row)) for row in steps()]
+    equal = [(row, plan) for row, plan in plans if plan.num_stage_layers and plan.model.num_layers > 1]
+    for figure, seconds in ((BOUND, lambda plan: bounds.least(plan).seconds), (ROOFLINE, roofline.step_s)):
+        for row, plan in equal:
             yield Compared(
                 id=row["id"],
-                figure=BOUND,
+                figure=figure,
                 source=_PUBLICATIONS[row["source"].split()[0]],
                 family=family(row),
                 architecture=plan.cluster.gpu.architecture,
                 num_gpus=int(row["n_gpus"]),
                 published=published_steps.published_s(row),
-                on_paper=bounds.least(plan).seconds,
+                on_paper=seconds(plan),
                 hfu_fraction=None,
             )
 

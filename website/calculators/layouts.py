@@ -18,9 +18,10 @@ leaves, so the MFU at the least time may exceed 100%.
 
 The least times of most layouts are nearly equal, because the matrix products bind almost all of them. So the page
 orders the layouts that fit by the time of a step without any overlap: the sum of all these times, with the bubble of
-1F1B while the pipeline fills and drains. It tries every tp, pp, dp, ZeRO stage and way of recomputing with your
-micro-batch, and columns 1 to 5 are the five cheapest that differ in tp, pp or dp. Treat layouts that differ by less
-than 5% as equal: most ratios of two published steps are farther than that from the ratio on paper.
+1F1B while the pipeline fills and drains, and with what a program sends rather than the least: gradients are reduced and
+gathered, and ZeRO-3 gathers weights for each micro-batch. It tries every tp, pp, dp, ZeRO stage and way of recomputing
+with your micro-batch, and columns 1 to 5 are the five cheapest that differ in tp, pp or dp. Treat layouts that differ
+by less than 5% as equal: most ratios of two published steps are farther than that from the ratio on paper.
 
 Try this, from the layout at the start:
 
@@ -48,13 +49,13 @@ from calculators import charts
 from calculators.calculator import Answer, Question
 from worldsize import hardware, planning
 from worldsize.models import shapes
-from worldsize.planning import Plan, PricedPlan, bounds, memory_estimate
+from worldsize.planning import Plan, PricedPlan, bounds, memory_estimate, roofline
 from worldsize.planning.layout import RECOMPUTES, ZERO_STAGES
 from worldsize.planning.legality import why_not
 from worldsize.planning.memory_estimate import MemoryEstimate, held
 from worldsize.planning.plans import ACTIVATIONS, STATES
 from worldsize.published import BOUND, find_range
-from worldsize.units import format_bytes, format_count, format_time_s, significant, time_scale
+from worldsize.units import format_bytes, format_count, format_time_s, format_times_s
 
 PARTS = ("weights", "gradients", "optimizer state", "activations")
 QUESTION = Question(
@@ -199,13 +200,6 @@ def published_s(plan: Plan) -> tuple[float, float] | None:
     return found and found.around(bounds.least(plan).seconds)
 
 
-def in_series_s(plan: Plan) -> float:
-    """The seconds of a step if nothing runs side by side: all bounds, and the bubble of 1F1B without interleaving."""
-    products, *others = bounds.bounds(plan)
-    bubble = (plan.pp - 1) / plan.num_micro_batches  # Narayanan et al. 2021, arXiv 2104.04473, section 2.2
-    return products.seconds * (1 + bubble) + sum(bound.seconds for bound in others)
-
-
 def _cluster(name: str, num_gpus: int) -> hardware.Cluster:
     found = hardware.cluster(name)
     return found.with_nodes(num_gpus // found.gpus_per_node)
@@ -222,7 +216,6 @@ def _cheapest(
     found = planning.plan(
         model,
         _cluster(cluster, num_gpus),
-        in_series_s,
         global_batch=global_batch,
         length=length,
         cp=1,
@@ -247,7 +240,7 @@ def _verdict(plan: Plan, nothing: str) -> str:
     around = published_s(plan)
     published = (
         f"at least nine in ten of {found.num_rows} published steps of this kind took {found.low:.2f} to "
-        f"{found.high:.2f} times the least: {_times(around)}"
+        f"{found.high:.2f} times the least: {format_times_s(*around)}"
         if found and around
         else f"nothing of its kind was compared, but {bounds.NUM_PUBLISHED} published runs took at least "
         f"{bounds.LEAST_PUBLISHED:.2f} times their least, half of them over {bounds.MEDIAN_PUBLISHED} times"
@@ -276,8 +269,8 @@ def _rows(columns: Sequence[_Column]) -> list[list[str]]:
         *memory,
         ["total", *(format_bytes(column.parts.total_bytes) for column in columns)],
         ["least time of a step", *map(format_time_s, leasts)],
-        ["step of published programs", *(_times(ends) if ends else "not known" for ends in arounds)],
-        ["step without any overlap", *(format_time_s(in_series_s(plan)) for plan in plans)],
+        ["step of published programs", *(format_times_s(*ends) if ends else "not known" for ends in arounds)],
+        ["step without any overlap", *(format_time_s(roofline.step_s(plan)) for plan in plans)],
         ["tokens/s, at most", *(_tokens_per_s(plan, s) for plan, s in zip(plans, leasts, strict=True))],
         ["MFU at the least time", *(f"{_mfu(plan, s):.0%}" for plan, s in zip(plans, leasts, strict=True))],
         ["MFU of such a step", *(_published_mfu(plan, ends) for plan, ends in zip(plans, arounds, strict=True))],
@@ -298,11 +291,6 @@ def _mfu(plan: Plan, step_s: float) -> float:
 
 def _bytes(parts: MemoryEstimate) -> tuple[float, ...]:
     return parts.weights_bytes, parts.gradients_bytes, parts.optimizer_bytes, parts.activations_bytes
-
-
-def _times(ends: tuple[float, float]) -> str:
-    factor, unit = time_scale(ends[0])
-    return f"{' to '.join(significant(end / factor) for end in ends)} {unit}"
 
 
 def _sizes(plan: Plan) -> str:

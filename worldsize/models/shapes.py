@@ -168,11 +168,14 @@ class Shape:
 
 
 def shape(name: str) -> Shape:
-    """Return the catalogue's shape of this name.
+    """Return the catalogue's shape of this name, or of the last part of a name, where only one shape has it: "70B".
 
     Raises:
         ValueError: the shape is unknown; the message suggests the most similar name and lists all.
     """
+    of_this_size = [full for full in SHAPES if full.rpartition("-")[2] == name.lower()]
+    if name not in SHAPES and len(of_this_size) == 1:
+        return SHAPES[of_this_size[0]]
     if name not in SHAPES:
         nearest = difflib.get_close_matches(name, SHAPES, n=1, cutoff=0.0)[0]
         raise ValueError(f"no shape is called {name!r}; did you mean {nearest!r}? Known: {', '.join(SHAPES)}")
@@ -182,12 +185,13 @@ def shape(name: str) -> Shape:
 _OURS = "our example for two cores, 2026: the proportions of Llama 3, and bytes for tokens"
 _LLAMA_2 = (
     "layers, width, heads: Touvron et al. 2023, arXiv 2302.13971, table 2; context: Touvron et al. 2023, "
-    "arXiv 2307.09288, table 1; hidden width and vocabulary: config.json of meta-llama/Llama-2-7b-hf (2023)"
+    "arXiv 2307.09288, table 1; hidden width and vocabulary: config.json of meta-llama/Llama-2-{}-hf (2023)"
 )
 _LLAMA_3 = (
     "Llama Team 2024, arXiv 2407.21783, table 3; context before it was lengthened: section 3.4.1; vocabulary with its "
     "256 special tokens: config.json of meta-llama/Llama-3.1-8B (2024)"
 )
+_QWEN = "config.json of Qwen/Qwen2.5-32B (2024), whose biases of query, key and value are left out"
 _GPT_3 = (
     "Brown et al. 2020, arXiv 2005.14165, table 2.1, with all layers dense; vocabulary, tied head: Radford et al. 2019"
 )
@@ -231,7 +235,18 @@ SHAPES: Mapping[str, Shape] = {
             hidden_width=11008,
             vocab_size=32_000,
             context_length=4096,
-            source=_LLAMA_2,
+            source=_LLAMA_2.format("7b"),
+        ),
+        Shape(
+            name="llama-2-13b",
+            num_layers=40,
+            width=5120,
+            num_heads=40,
+            num_kv_heads=40,
+            hidden_width=13824,
+            vocab_size=32_000,
+            context_length=4096,
+            source=_LLAMA_2.format("13b"),
         ),
         Shape(
             name="llama-3-8b",
@@ -268,6 +283,18 @@ SHAPES: Mapping[str, Shape] = {
             context_length=8192,
             rotary_base=500_000.0,
             source=_LLAMA_3,
+        ),
+        Shape(
+            name="qwen-2.5-32b",
+            num_layers=64,
+            width=5120,
+            num_heads=40,
+            num_kv_heads=8,
+            hidden_width=27648,
+            vocab_size=152_064,
+            context_length=131_072,
+            rotary_base=1_000_000.0,
+            source=_QWEN,
         ),
         Shape(
             name="mixtral-8x7b",

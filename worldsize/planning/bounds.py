@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from worldsize.hardware import Gpu, Link
 from worldsize.planning.layout import Plan
 from worldsize.published import BOUND, find_range
-from worldsize.units import MB, format_bytes, format_time_s, significant
+from worldsize.units import MB, format_bytes, format_time_s, format_times_s, significant
 
 # the published runs of the lessons (2020 to 2024, `worldsize.course.published_runs`): how many there are, and the least
 # and the median of their times over their bounds
@@ -31,6 +31,7 @@ class Impossible(ValueError):
 class LowerBound:
     """The least seconds that one resource takes, and the work that takes them, for a message."""
 
+    resource: str  # "compute", "memory", "links" or "nics"
     seconds: float
     work: str
 
@@ -59,8 +60,7 @@ def describe_step(step_s: float, plan: Plan, dtype: str = "") -> str:
             f"{times}. Nothing of its kind was compared: {NUM_PUBLISHED} published runs took at least "
             f"{LEAST_PUBLISHED:.2f} times, half of them over {MEDIAN_PUBLISHED} times."
         )
-    ends = " to ".join(map(format_time_s, published.around(least_s)))
-    return f"{times}; {published}, which is {ends}."
+    return f"{times}; {published}, which is {format_times_s(*published.around(least_s))}."
 
 
 def least(plan: Plan, dtype: str = "") -> LowerBound:
@@ -75,7 +75,7 @@ def bounds(plan: Plan, dtype: str = "") -> Iterator[LowerBound]:
     if 1 < plan.tp <= plan.cluster.gpus_per_node and plan.cluster.mesh is None:
         yield _of_links(plan, 1 if dtype == "float8" else _BYTES)
     if plan.cluster.num_nodes > 1:
-        yield _of_nics(plan)
+        yield of_nics(plan)
 
 
 def peak_flops_per_s(gpu: Gpu, dtype: str = "") -> tuple[str, float]:
@@ -99,9 +99,8 @@ def _of_products(plan: Plan, dtype: str) -> LowerBound:
     num_tokens = plan.num_micro_batches * plan.micro_batch * plan.length
     dtype, peak = peak_flops_per_s(plan.cluster.gpu, dtype)
     seconds = num_tokens * flops / (plan.tp * plan.cp * peak)
-    return LowerBound(
-        seconds, f"its products at the {plan.cluster.gpu.name}'s peak of {peak / 1e12:,.0f} TFLOP/s in {dtype}"
-    )
+    work = f"its products at the {plan.cluster.gpu.name}'s peak of {peak / 1e12:,.0f} TFLOP/s in {dtype}"
+    return LowerBound("compute", seconds, work)
 
 
 def _of_memory(plan: Plan) -> LowerBound:
@@ -110,9 +109,8 @@ def _of_memory(plan: Plan) -> LowerBound:
     read = 2 * plan.num_micro_batches * max(0, weights - _CACHE_BYTES)
     num_updated = plan.most_parameters / (plan.num_shards if plan.zero_stage else 1)
     moved = read + (2 * _OPTIMIZER_BYTES + 2 * _BYTES) * num_updated
-    return _moved(
-        moved, gpu.memory_bandwidth_bytes_per_s, f"weights and optimizer state through the {gpu.name}'s memory"
-    )
+    work = f"weights and optimizer state through the {gpu.name}'s memory"
+    return _moved("memory", moved, gpu.memory_bandwidth_bytes_per_s, work)
 
 
 def _of_links(plan: Plan, number_bytes: int) -> LowerBound:
@@ -121,24 +119,27 @@ def _of_links(plan: Plan, number_bytes: int) -> LowerBound:
     gathered = number_bytes * plan.num_micro_batch_tokens * plan.model.width * (plan.tp - 1) / plan.tp
     moved = plan.num_micro_batches * max(plan.num_stage_layers) * num_passes * 2 * gathered
     link = plan.cluster.intra
-    return _moved(moved, _peak(link), f"what tp {plan.tp} gathers over {link.name}")
+    return _moved("links", moved, _peak(link), f"what tp {plan.tp} gathers over {link.name}")
 
 
-def _of_nics(plan: Plan) -> LowerBound:
-    """What a node sends, and receives as much: gradients, and messages between stages."""
+def of_nics(plan: Plan, num_passes: int = 1) -> LowerBound:
+    """What a node sends, and receives as much: its weights or gradients `num_passes` times, and between stages.
+
+    At least once: sent as gradients, received as sums or weights.
+    """
     cluster, per_node = plan.cluster, plan.cluster.gpus_per_node
     ranks = plan.shard_ranks
     num_local = sum(rank < per_node for rank in ranks)
     num_groups, num_nodes = per_node / num_local, len({rank // per_node for rank in ranks})
     of_group = _BYTES * max(plan.num_stage_layers) * _dense_layer_parameters(plan) * (num_nodes - 1) / num_nodes
-    moved = num_groups * of_group if num_nodes > 1 else 0.0  # sent as gradients, received as sums or weights
+    moved = num_passes * num_groups * of_group if num_nodes > 1 else 0.0
     if plan.pp > 1 and plan.tp * plan.num_shards >= per_node:
         num_messages = 2 * (plan.pp * plan.num_chunks - 1) / plan.pp  # of a micro-batch, by the mean stage
         message = _BYTES * plan.num_micro_batch_tokens * plan.model.width / plan.tp
         moved += per_node * plan.num_micro_batches * num_messages * message
     assert cluster.inter is not None
     rate = cluster.nics_per_node * _peak(cluster.inter)
-    return _moved(moved, rate, f"what a node sends over its {_nics(plan)}")
+    return _moved("nics", moved, rate, f"what a node sends over its {_nics(plan)}")
 
 
 def _nics(plan: Plan) -> str:
@@ -156,5 +157,6 @@ def _peak(link: Link) -> float:
     return link.peak_bytes_per_s or link.bandwidth_bytes_per_s
 
 
-def _moved(size_bytes: float, bytes_per_s: float, what: str) -> LowerBound:
-    return LowerBound(size_bytes / bytes_per_s, f"{what}, {format_bytes(size_bytes)} at {format_bytes(bytes_per_s)}/s")
+def _moved(resource: str, size_bytes: float, bytes_per_s: float, what: str) -> LowerBound:
+    work = f"{what}, {format_bytes(size_bytes)} at {format_bytes(bytes_per_s)}/s"
+    return LowerBound(resource, size_bytes / bytes_per_s, work)

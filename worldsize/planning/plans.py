@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from worldsize.planning import bounds, memory_estimate
 from worldsize.planning.layout import Plan
-from worldsize.published import RATIO_ERROR_FRACTION
-from worldsize.units import format_bytes
+from worldsize.published import RATIO_ERROR_FRACTION, ROOFLINE, PublishedRange, find_range
+from worldsize.units import format_bytes, format_times_s
 
 if TYPE_CHECKING:
     from worldsize.draw import Table
@@ -18,6 +18,10 @@ STATES = "weights, gradients and optimizer state alone are more than a GPU's mem
 ACTIVATIONS = "with the activations it is more than a GPU's memory"
 TOTAL = "it is more than a GPU's memory, by your own memory function"
 _NUM_SHOWN = 10
+_ROOFLINE = (
+    "A step here is each resource at its peak, one after the other. Published programs took longer: their range is "
+    "beside it, where enough programs of the kind were compared.",
+)
 _FIELDS = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "num_chunks", "recompute", "zero_stage")
 
 
@@ -51,9 +55,10 @@ class Plans(Sequence[PricedPlan]):
         not_fitting: Mapping[str, int],
         dtype: str = "",
         is_memory_estimated: bool = True,
+        is_roofline: bool = False,
     ) -> None:
         self._priced, self.not_legal, self.not_fitting, self.dtype = priced, not_legal, not_fitting, dtype
-        self._is_memory_estimated = is_memory_estimated
+        self._is_memory_estimated, self._is_roofline = is_memory_estimated, is_roofline
 
     def __len__(self) -> int:
         return len(self._priced)
@@ -113,8 +118,9 @@ class Plans(Sequence[PricedPlan]):
         rows = [self._row(place, one) for place, one in shown]
         numbers = [number for number, (_, one) in enumerate(shown) if marked and one == mine]
         plan = self.best
+        cost = "their roofline" if self._is_roofline else "your cost"
         title = (
-            f"Best layouts by your cost: {plan.model.name} on {plan.cluster.world_size:,} GPUs of {plan.cluster.name}, "
+            f"Best layouts by {cost}: {plan.model.name} on {plan.cluster.world_size:,} GPUs of {plan.cluster.name}, "
             f"{plan.global_batch:,} sequences of {plan.length:,} tokens (computed)"
         )
         return draw.table(rows, title, self.note, numbers)
@@ -126,7 +132,8 @@ class Plans(Sequence[PricedPlan]):
         lines = [
             f"{len(self):,} of {_count(num_plans, 'legal plan')} fit in {format_bytes(capacity)}, "
             f"in {_count(len(self.layouts), 'layout')}, each shown by its cheapest plan.",
-            f"The cheapest {bounds.describe_step(self._priced[0].step_s, self.best, self.dtype)}",
+            *(_ROOFLINE if self._is_roofline else ()),
+            f"The cheapest {self._describe_step()}",
             *self._equals(),
         ]
         margin = memory_estimate.margin(self._priced[0].held_bytes, capacity) if self._is_memory_estimated else ""
@@ -134,6 +141,12 @@ class Plans(Sequence[PricedPlan]):
         lines += [f"Does not fit ({_count(number, 'plan')}): {reason}." for reason, number in _sorted(self.not_fitting)]
         lines += [f"Not legal ({_count(number, 'layout')}): {reason}." for reason, number in _sorted(self.not_legal)]
         return "\n".join(lines)
+
+    def _describe_step(self) -> str:
+        cheapest = self._priced[0]
+        if self._is_roofline and (published := _published(cheapest.plan)):
+            return f"would take {format_times_s(*published.around(cheapest.step_s))}: {published}."
+        return bounds.describe_step(cheapest.step_s, cheapest.plan, self.dtype)
 
     def _equals(self) -> list[str]:
         """Say how many layouts are too near the cheapest to be told apart from it, if there are any."""
@@ -161,7 +174,7 @@ class Plans(Sequence[PricedPlan]):
             **one.parts,
             "step_s": one.step_s,
             "slower_fraction": round(slower, 3),
-            "mfu_fraction": one.mfu_fraction,
+            **(_published_row(one) if self._is_roofline else {"mfu_fraction": one.mfu_fraction}),
         }
 
     def __str__(self) -> str:
@@ -171,6 +184,21 @@ class Plans(Sequence[PricedPlan]):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return self.table()._repr_mimebundle_()
+
+
+def _published(plan: Plan) -> PublishedRange | None:
+    """How many times as long as a plan's roofline programs of its kind took."""
+    return find_range(ROOFLINE, plan.family, plan.cluster.gpu.architecture, plan.cluster.world_size)
+
+
+def _published_row(one: PricedPlan) -> dict[str, str]:
+    """The step and the MFU of programs of a plan's kind, for a plan that is priced by its roofline."""
+    published = _published(one.plan)
+    if published is None:
+        return {"published": "not compared", "mfu": ""}
+    low_s, high_s = published.around(one.step_s)
+    low, high = (one._replace(step_s=step_s).mfu_fraction for step_s in (high_s, low_s))
+    return {"published": format_times_s(low_s, high_s), "mfu": f"{low:.0%} to {high:.0%}"}
 
 
 def _layout(plan: Plan) -> tuple[int, ...]:

@@ -21,14 +21,15 @@ from worldsize.units import format_bytes
 
 Cost: TypeAlias = Callable[[Plan], float | Mapping[str, float]]
 Choice: TypeAlias = int | Iterable[int] | None
+_TOKENS = 4 * 2**20  # of a step, as of Llama 2: Touvron et al. 2023, arXiv 2307.09288, section 2.1
 
 
 def plan(
     model: Shape | str,
     cluster: Cluster | str,
-    cost: Cost,
+    cost: Cost | None = None,
     *,
-    global_batch: int,
+    global_batch: int | None = None,
     length: int | None = None,
     memory: Callable[[Plan], float] | None = None,
     dtype: str = "",
@@ -45,31 +46,53 @@ def plan(
     """Find every legal plan that fits for steps of `global_batch` sequences, cheapest first.
 
     `cost` is your own function from a `Plan` to the seconds of a step, or to a mapping of named parts that add up to
-    them, such as `{"compute_s": 3.1, "bubble_s": 0.4}`. `length` is the tokens in a sequence, by default the model's
-    context. `memory` is your own function from a `Plan` to the bytes on its fullest GPU; the default is an estimate.
-    A cost below what the hardware allows is refused; `dtype` is that of the products, by default 16 bits.
+    them, such as `{"compute_s": 3.1, "bubble_s": 0.4}`. Without it, plans are sorted by their roofline: each resource
+    at its peak, one after the other, and how many times as long published programs took. `length` is the tokens in a
+    sequence, by default the model's context; `global_batch` is by default what has 4 million tokens, or a little more.
+    `memory` is your own function from a `Plan` to the bytes on its fullest GPU; the default is an estimate. A cost
+    below what the hardware allows is refused; `dtype` is that of the products, by default 16 bits.
 
     The other arguments restrict the search to one or several values: `tp=8, recompute=("none", "full")`. By default tp
-    stays within a node; a tp that you name may span nodes.
+    stays within a node; a tp that you name may span nodes. Without a cost function cp and ep are 1 unless you name
+    them, because the roofline does not count what they send.
 
     Raises:
         ValueError: a name or number is invalid, no plan is legal and fits, or a cost is not a number or impossible.
     """
+    if cost is None:
+        cp, ep = cp or 1, ep or 1
     wanted = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
     wanted |= {"num_chunks": num_chunks, "recompute": recompute, "zero_stage": zero_stage}
     model = shape(model) if isinstance(model, str) else model
     cluster = hardware.cluster(cluster) if isinstance(cluster, str) else cluster
     length = model.context_length if length is None else length
-    for name, value in (("global_batch", global_batch), ("length", length)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}; give a whole number of 1 or more")
-    if not callable(cost):
-        raise ValueError(f"cost is {cost!r}; give a function of a Plan that returns the seconds of a step")
+    _require_whole("length", length)
+    global_batch = usual_batch(cluster.world_size, length) if global_batch is None else global_batch
+    _require_whole("global_batch", global_batch)
+    if cost is not None and not callable(cost):
+        raise ValueError(f"cost is {cost!r}; give a function of a Plan that returns the seconds of a step, or none")
     if dtype and dtype not in cluster.gpu.peak_flops_per_s:
         known = ", ".join(map(repr, cluster.gpu.peak_flops_per_s))
         raise ValueError(f"dtype is {dtype!r}; the {cluster.gpu.name} multiplies in {known}")
     search = Search(model, cluster, global_batch, length, Restrictions.of(wanted), memory)
+    if cost is None:
+        from worldsize.planning import roofline  # out of a student's reach where a lab asks for a cost
+
+        return search.priced(lambda one: roofline.parts_s(one, dtype), dtype, is_roofline=True)
     return search.priced(cost, dtype)
+
+
+def _require_whole(name: str, value: Any) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}; give a whole number of 1 or more")
+
+
+def usual_batch(num_gpus: int, length: int) -> int:
+    """The fewest sequences with `_TOKENS` tokens that replicas of many numbers share evenly."""
+    number = num_gpus // (num_gpus & -num_gpus)  # the odd part of the number of GPUs, times a power of two
+    while number * length < _TOKENS:
+        number *= 2
+    return number
 
 
 @dataclass(frozen=True)
@@ -136,8 +159,8 @@ class Search:
         self.not_fitting: Counter[str] = Counter()  # plans
         self.least_bytes = math.inf
 
-    def priced(self, cost: Cost, dtype: str = "") -> Plans:
-        """Price the plans that fit.
+    def priced(self, cost: Cost, dtype: str = "", is_roofline: bool = False) -> Plans:
+        """Price the plans that fit; with `is_roofline`, `cost` is that of `planning.roofline`.
 
         Raises:
             ValueError: no plan fits, or a cost is not a number or impossible.
@@ -146,7 +169,7 @@ class Search:
         if not found:
             raise ValueError(self._nothing())
         found.sort(key=lambda one: one.step_s)
-        return Plans(found, dict(self.not_legal), dict(self.not_fitting), dtype, self.memory is None)
+        return Plans(found, dict(self.not_legal), dict(self.not_fitting), dtype, self.memory is None, is_roofline)
 
     def fitting(self) -> Iterator[tuple[Plan, float]]:
         """Yield the legal plans that fit, each with the bytes that it holds."""

@@ -21,9 +21,11 @@ GPT = shape("gpt-3-175b")
     ("name", "num_parameters"),
     [  # the totals on the cards of Meta's checkpoints
         ("llama-2-7b", 6_738_415_616),
+        ("llama-2-13b", 13_015_864_320),
         ("llama-3-8b", 8_030_261_248),
         ("llama-3-70b", 70_553_706_496),
         ("llama-3-405b", 405_853_388_800),
+        ("qwen-2.5-32b", 32_763_876_352 - 64 * 7 * 1024),  # less the biases
         ("gpt-3-175b", 174_604_259_328),  # as equation 2 of Narayanan et al. 2021, below, and the last norm
         ("mixtral-8x7b", 46_702_792_704),
         ("gpt-1t", 1_008_038_758_400),  # the same; 1008.0 billion in their table 1
@@ -174,6 +176,15 @@ def test_an_unknown_shape_is_refused_with_the_nearest():
     with pytest.raises(ValueError, match=r"no shape is called 'llama3-8b'; did you mean 'llama-3-8b'\? Known: tiny, "):
         shape("llama3-8b")
     assert all(shape(name).name == name for name in SHAPES)
+
+
+def test_a_size_names_the_only_shape_that_has_it():
+    sizes = {"7B": "llama-2-7b", "8b": "llama-3-8b", "13B": "llama-2-13b", "32B": "qwen-2.5-32b", "70B": "llama-3-70b"}
+    assert {size: shape(size).name for size in sizes} == sizes
+    assert shape("8x7B").name == "mixtral-8x7b" and shape("1T").name == "gpt-1t" and shape("small").name == "small"
+    for unknown in ("9B", "", "B", "3-8b"):
+        with pytest.raises(ValueError, match="no shape is called"):
+            shape(unknown)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from worldsize.models import shape
 from worldsize.planning import bounds
 from worldsize.planning.bounds import Impossible
 from worldsize.published import DATA, TENSOR_OR_PIPELINE
-from worldsize.units import format_time_s
+from worldsize.units import format_times_s
 
 GOOD = capstone.example("ten_thousand_h100")
 
@@ -155,7 +155,7 @@ def test_plans_of_a_published_kind_have_its_range():
     least_s = bounds.least(plan).seconds
     assert bounds.describe_step(2 * least_s, plan) == (
         "takes 2.00 times the least that the hardware allows; published programs of this kind took 1.70 to 3.20 times "
-        f"that least (43 rows), which is {format_time_s(1.7 * least_s)} to {format_time_s(3.2 * least_s)}."
+        f"that least (43 rows), which is {format_times_s(1.7 * least_s, 3.2 * least_s)}."
     )
 
 

@@ -1,7 +1,7 @@
 """A judge's cost finds the layouts again that published runs chose, among what their software had."""
 
 import pytest
-from chosen_plans import LLAMA_3, TRILLION
+from chosen_plans import CHOSEN, LLAMA_3, TRILLION
 
 import worldsize as ws
 from autograder.capstone.step_times import StepTimes
@@ -15,6 +15,13 @@ def test_the_chosen_layout_is_among_the_best_five(chosen):
     assert plans.place(**chosen.layout) <= min(5, len(plans.layouts) - 1)
     chosen_s, best_s = plans.cheapest(**chosen.layout).step_s, plans[0].step_s
     assert chosen_s <= 1.05 * best_s
+
+
+@pytest.mark.parametrize("chosen", CHOSEN, ids=lambda chosen: chosen.name)
+def test_the_roofline_has_the_chosen_layout_among_the_best_five(chosen):
+    plans = chosen.plans(by_roofline=True)
+    assert plans.place(**chosen.layout) <= 5
+    assert plans.cheapest(**chosen.layout).step_s <= 1.08 * plans[0].step_s
 
 
 def test_the_trillions_layout_is_the_best_that_fitted_and_its_time_is_near_the_published():

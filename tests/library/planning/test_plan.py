@@ -11,7 +11,11 @@ import pytest
 import worldsize as ws
 from worldsize import hardware
 from worldsize.models import shape
+from worldsize.planning import roofline
 from worldsize.planning.layout import beside, stage_layers
+from worldsize.planning.search import usual_batch
+from worldsize.published import ROOFLINE, find_range
+from worldsize.units import format_times_s
 
 TINY, SMALL = shape("tiny"), shape("small")
 NODE = hardware.DGX_H100
@@ -236,6 +240,39 @@ def test_a_cost_that_raises_keeps_its_error_and_names_the_plan():
     with pytest.raises(ZeroDivisionError) as caught:
         plans_of(cost=lambda plan: 1 / 0)
     assert caught.value.__notes__[0].startswith("This was the cost of Plan(global_batch=8, length=256, dp=")
+
+
+def test_without_a_cost_plans_are_sorted_by_their_roofline_beside_the_published_range():
+    plans = ws.plan("13B", "a100-hdr-x8")
+    assert plans[0].step_s == roofline.step_s(plans.best) == sum(plans[0].parts.values())
+    assert [one.step_s for one in plans] == sorted(one.step_s for one in plans)
+    assert {(one.plan.cp, one.plan.ep) for one in plans} == {(1, 1)}
+    assert plans.best.global_batch * plans.best.length == 4 * 2**20
+    found = find_range(ROOFLINE, plans.best.family, "ampere", 64)
+    expected = format_times_s(*found.around(plans[0].step_s))
+    text = str(plans.table(1))
+    assert text.startswith("Best layouts by their roofline: llama-2-13b on 64 GPUs")
+    assert f"The cheapest would take {expected}: published programs of this kind took 1.45 to 3.40 times" in text
+    assert text.count(expected) == 2 and "your cost" not in text
+    assert "not compared" in str(ws.plan("70B", "h100-ndr-x8").table(1))
+
+
+def test_a_context_that_is_named_is_tried_without_a_cost():
+    assert {one.plan.cp for one in ws.plan("8B", "dgx-h100", cp=(1, 2))} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "length", "batch"), [(64, 4096, 1024), (384, 8192, 768), (8, 10**9, 1), (10, 2048, 2560)]
+)
+def test_the_usual_batch_has_four_million_tokens_and_divides_well(num_gpus, length, batch):
+    assert usual_batch(num_gpus, length) == batch
+
+
+def test_zero_3_gathers_for_each_micro_batch():
+    plans = ws.plan("8B", "h100-ndr-x2", tp=1, pp=1, micro_batch=1, recompute="full", zero_stage=(1, 2, 3))
+    nics_s = {one.plan.zero_stage: one.parts["nics_s"] for one in plans}
+    num = plans.best.num_micro_batches
+    assert nics_s[1] == nics_s[2] and nics_s[3] == pytest.approx(nics_s[2] * (2 * num + 1) / 2)
 
 
 def test_planning_needs_no_torch():
