@@ -2257,7 +2257,8 @@ draw.table(fields, title="Some of DCGM's fields, read")
 #   make 158, not 2. The number of errors in a window, `DCGM_EXP_XID_ERRORS_COUNT`, is off by
 #   default.
 # - **Alert on what is absent.** A dead rank sends no value that could exceed a threshold. The rule
-#   is `up == 0`, or that no step has ended for ten times its usual length (`NoStep`).
+#   is `up == 0`, or that no step has ended for ten times its usual length (`NoStep`). A rank that
+#   starts or saves takes no step either: it announces that, and has 15 minutes (`PhaseTooLong`).
 #
 # ### What was run, checked and read
 #

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,7 @@ JOB = "ranks"
 class RankMetrics:
     """Metrics of one rank on a free port, and a file in `folder` through which Prometheus finds them.
 
+    Until its first step the rank exports that it is in the phase "start"; `busy` announces other work that is no step.
     With `tensorboard`, a folder, the same numbers are also written there, as the run `rank0`, `rank1`, ...
 
     Raises:
@@ -31,8 +33,15 @@ class RankMetrics:
         self._compute_s = Gauge("train_compute_seconds", "The rank's own work in it, without waits.", registry=registry)
         self._steps = Counter("train_steps", "Steps since the start.", registry=registry)
         self._tokens = Counter("train_tokens", "Tokens of this rank since the start.", registry=registry)
-        self._last_step = Gauge("train_last_step_timestamp_seconds", "When the last step ended.", registry=registry)
+        self._last_step = Gauge(
+            "train_last_step_timestamp_seconds", "When the last step, or other phase, ended.", registry=registry
+        )
+        self._phase_start = Gauge(
+            "train_phase_start_timestamp_seconds", "When work began that is no step.", ["phase"], registry=registry
+        )
         self._num_steps = 0
+        self._phase = ""
+        self._restart_clock()
         self._writer = _summary_writer(Path(tensorboard, f"rank{rank}")) if tensorboard else None
         self._server, self._thread = start_http_server(0, "127.0.0.1", registry=registry)
         self.address = f"127.0.0.1:{self._server.server_port}"
@@ -53,10 +62,24 @@ class RankMetrics:
         self._steps.inc()
         self._num_steps += 1
         self._tokens.inc(num_tokens)
-        self._last_step.set(time.time())
+        self._restart_clock()
         if self._writer:
             self._writer.add_scalar("loss", loss, self._num_steps)
             self._writer.add_scalar("step_seconds", step_s, self._num_steps)
+
+    @contextmanager
+    def busy(self, phase: str) -> Iterator[None]:
+        """Announce work in which no step ends, such as "save", so that it alarms nobody unless it takes very long.
+
+        Every rank that waits for the work must announce it, also one that has nothing to do in it.
+        """
+        outer, self._phase = self._phase, phase
+        self._restart_clock()
+        try:
+            yield
+        finally:
+            self._phase = outer
+            self._restart_clock()
 
     def close(self) -> None:
         """Stop answering; Prometheus then stops scraping this rank, which has ended and not died."""
@@ -66,6 +89,13 @@ class RankMetrics:
         self._thread.join()
         if self._writer:
             self._writer.close()
+
+    def _restart_clock(self) -> None:
+        """Note that the rank makes progress now, and in which phase it is."""
+        self._last_step.set_to_current_time()  # first: no scrape may find an old time and no phase
+        self._phase_start.clear()
+        if phase := self._phase or ("" if self._num_steps else "start"):
+            self._phase_start.labels(phase).set_to_current_time()
 
     def _announce(self, rank: int) -> None:
         """Write the file through which Prometheus finds this rank, atomically."""

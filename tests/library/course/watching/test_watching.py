@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -136,7 +137,7 @@ def test_every_rule_is_healthy_on_the_server(server) -> None:
     with urlopen(f"{server.url}/api/v1/rules") as answer:
         groups = json.load(answer)["data"]["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
-    assert len(rules) == 10 and {rule["health"] for rule in rules} == {"ok"}
+    assert len(rules) == 11 and {rule["health"] for rule in rules} == {"ok"}
 
 
 def test_a_query_that_is_not_promql_is_refused_with_the_servers_words(server) -> None:
@@ -219,6 +220,45 @@ def test_a_rank_that_ends_is_no_longer_looked_for(tmp_path) -> None:
             "train_loss 2.5\n" in text and "train_steps_total 1.0\n" in text and "train_compute_seconds 0.5\n" in text
         )
     assert [*tmp_path.iterdir()] == []
+
+
+def page(metrics: watching.RankMetrics) -> str:
+    with urlopen(f"http://{metrics.address}/metrics") as answer:
+        return answer.read().decode()
+
+
+def phases(text: str) -> list[str]:
+    return re.findall(r'train_phase_start_timestamp_seconds\{phase="(\w+)"\} 1\.\d+e\+09', text)
+
+
+def clock(text: str) -> float:
+    (value,) = re.findall(r"^train_last_step_timestamp_seconds (\S+)$", text, re.M)
+    return float(value)
+
+
+def test_a_rank_is_in_its_start_until_the_first_step(tmp_path) -> None:
+    began_s = time.time()
+    with watching.RankMetrics(0, tmp_path) as metrics:
+        assert phases(page(metrics)) == ["start"] and clock(page(metrics)) >= began_s
+        with metrics.busy("load"):
+            assert phases(page(metrics)) == ["load"]
+        assert phases(page(metrics)) == ["start"]
+        metrics.step(loss=2.5, step_s=0.5)
+        assert phases(page(metrics)) == []
+
+
+def test_work_that_is_no_step_is_announced_while_it_lasts(tmp_path) -> None:
+    with watching.RankMetrics(0, tmp_path) as metrics:
+        metrics.step(loss=2.5, step_s=0.5)
+        with metrics.busy("evaluation"):
+            with metrics.busy("save"):
+                assert phases(page(metrics)) == ["save"]
+            assert phases(inside := page(metrics)) == ["evaluation"]
+        assert phases(after := page(metrics)) == []
+        assert clock(after) > clock(inside), "the time of the next step counts from the end of the work"
+        with pytest.raises(OSError, match="disk full"), metrics.busy("save"):
+            raise OSError("disk full")
+        assert phases(page(metrics)) == []
 
 
 def test_without_prometheus_the_error_says_what_to_install(tmp_path, monkeypatch) -> None:
