@@ -16,13 +16,17 @@ class RankMetrics:
     """Metrics of one rank on a free port, and a file in `folder` through which Prometheus finds them.
 
     Until its first step the rank exports that it is in the phase "start"; `busy` announces other work that is no step.
+    It listens at `host`, a name or IPv4 address of this machine: on a cluster, the name by which Prometheus reaches the
+    node. By default only the machine itself can connect, because anyone who can connect can read the metrics.
     With `tensorboard`, a folder, the same numbers are also written there, as the run `rank0`, `rank1`, ...
 
     Raises:
         RuntimeError: prometheus_client is not installed, or TensorBoard is requested and not installed.
     """
 
-    def __init__(self, rank: int, folder: Path | str, tensorboard: Path | str | None = None) -> None:
+    def __init__(
+        self, rank: int, folder: Path | str, tensorboard: Path | str | None = None, *, host: str = "127.0.0.1"
+    ) -> None:
         try:
             from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
         except ImportError:
@@ -43,8 +47,8 @@ class RankMetrics:
         self._phase = ""
         self._restart_clock()
         self._writer = _summary_writer(Path(tensorboard, f"rank{rank}")) if tensorboard else None
-        self._server, self._thread = start_http_server(0, "127.0.0.1", registry=registry)
-        self.address = f"127.0.0.1:{self._server.server_port}"
+        self._server, self._thread = start_http_server(0, host, registry=registry)
+        self.address = f"{host}:{self._server.server_port}"
         self._target = Path(folder, f"rank{rank}.json")
         self._announce(rank)
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -259,6 +260,25 @@ def test_work_that_is_no_step_is_announced_while_it_lasts(tmp_path) -> None:
         with pytest.raises(OSError, match="disk full"), metrics.busy("save"):
             raise OSError("disk full")
         assert phases(page(metrics)) == []
+
+
+def another_address() -> str:
+    """An address of this machine that is not 127.0.0.1; Linux answers at all of 127.*."""
+    return "127.0.0.2" if sys.platform == "linux" else socket.gethostbyname(socket.gethostname())
+
+
+def test_a_rank_listens_at_the_address_that_other_nodes_reach(tmp_path) -> None:
+    with watching.RankMetrics(0, tmp_path, host=another_address()) as metrics:
+        (entry,) = json.loads((tmp_path / "rank0.json").read_text())
+        host, port = entry["targets"][0].split(":")
+        assert host == another_address() and "train_loss" in page(metrics)
+        with pytest.raises(OSError, match="refused"):
+            urlopen(f"http://127.0.0.1:{port}/metrics")
+
+
+def test_a_rank_is_announced_by_the_name_it_is_given(tmp_path) -> None:
+    with watching.RankMetrics(0, tmp_path, host="localhost") as metrics:
+        assert metrics.address.startswith("localhost:") and "train_loss" in page(metrics)
 
 
 def test_without_prometheus_the_error_says_what_to_install(tmp_path, monkeypatch) -> None:
