@@ -1,7 +1,8 @@
 """A real Slurm on this machine: its controller and a daemon for each of several nodes, all in one folder.
 
 Every process runs as the user who starts it, listens on free ports only, and ends with the context. The nodes are
-names: they share this machine's cores and files.
+names: they share this machine's cores and files. Slurm counts the cores that it gives a job, and binds no process to
+them.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmdLogFile={folder}/slurmd-%n.log
 SlurmdSpoolDir={folder}/spool-%n
+# a node may have more cores than this machine
+SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -68,18 +71,21 @@ def missing() -> list[str]:
 
 
 class SlurmCluster:
-    """Slurm with `num_nodes` nodes named n1, n2, ... of one core each, in its own folder.
+    """Slurm with `num_nodes` nodes named n1, n2, ... of `cores_per_node` cores each, in its own folder.
 
     Raises:
         RuntimeError: Slurm or munge is not installed, or did not start; the message has the end of its log.
     """
 
-    def __init__(self, folder: Path | str, num_nodes: int = 2, partition: str = "research") -> None:
+    def __init__(
+        self, folder: Path | str, num_nodes: int = 2, partition: str = "research", cores_per_node: int = 1
+    ) -> None:
         if lacking := missing():
             raise RuntimeError(f"Slurm cannot run here: apt-get install {' '.join(lacking)} (Debian and Ubuntu)")
         self.folder = Path(folder).resolve()
         self.node_names = [f"n{number}" for number in range(1, num_nodes + 1)]
         self._partition = partition
+        self._cores_per_node = cores_per_node
         self._started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> SlurmCluster:
@@ -169,8 +175,9 @@ class SlurmCluster:
 
     def _config(self) -> str:
         host, ports = socket.gethostname().split(".")[0], free_ports(len(self.node_names) + 1)
+        cores = self._cores_per_node
         nodes = [
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 State=UNKNOWN"
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cores} State=UNKNOWN"
             for node, port in zip(self.node_names, ports[1:], strict=True)
         ]
         return _CONFIG.format(

@@ -19,7 +19,7 @@ from worldsize.course.manifests import Job, manifests
 NUM_STEPS = 6
 # DDP on two nodes, with a checkpoint after each step. On its first start it stops for ever at step 3.
 TRAIN = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
@@ -39,6 +39,7 @@ if saved.exists():
 print(f"rank {rank} of {dist.get_world_size()} on {os.environ['SLURMD_NODENAME']} from step {first}", flush=True)
 for step in range(first, num_steps):
     if step == 3 and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+        signal.signal(signal.SIGUSR1, lambda *_: (folder / f"warned{rank}").touch())
         (folder / f"waits{rank}").touch()
         time.sleep(600)
     model.zero_grad()
@@ -92,6 +93,11 @@ def test_the_generated_array_survives_a_requeue_and_loses_no_step(cluster: slurm
     has_stopped = wait_until(lambda: len([*tmp_path.glob("waits?")]) == 2, within_s=200)
     assert has_stopped, log.read_text() if log.exists() else cluster.queue(number)
 
+    # what --signal sends before the time is up; torchrun must not end by it
+    cluster.run("scancel", "--signal=USR1", f"{number}_0")
+    assert wait_until(lambda: len([*tmp_path.glob("warned?")]) == 2, within_s=30), log.read_text()
+    assert any("RUNNING" in line for line in cluster.queue(number)), log.read_text()
+
     cluster.run("scontrol", "requeue", f"{number}_0")
     cluster.wait(number, within_s=200)
 
@@ -106,6 +112,37 @@ def test_the_generated_array_survives_a_requeue_and_loses_no_step(cluster: slurm
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert state["step"] == NUM_STEPS
     torch.testing.assert_close(state["model"]["weight"], weights_of_one_process())
+
+
+def generated(folder: Path, torchrun: str) -> Path:
+    """A generated script for two nodes, and in the place of torchrun another program, in bash."""
+    program = folder / "program"
+    program.write_text(f"#!/bin/bash\n{torchrun}\n")
+    program.chmod(0o755)
+    script = folder / "short.sbatch"
+    job = Job("short", "none", ("train.py",), num_nodes=2, gpus_per_node=0, max_restarts=1, time_limit_s=600)
+    script.write_text(manifests(job)["slurm.sbatch"].replace("torchrun \\", "./program \\"))
+    return script
+
+
+def test_the_generated_script_gets_all_cores_of_its_nodes(tmp_path: Path) -> None:
+    if lacking := slurm.missing():
+        give_up("slurm", f"needs Debian's packages {' '.join(lacking)}")
+    script = generated(tmp_path, 'echo "$SLURM_CPUS_ON_NODE cores on $SLURMD_NODENAME"')
+    with slurm.SlurmCluster(tmp_path / "large", num_nodes=2, cores_per_node=4) as large:
+        number = large.submit(script)
+        large.wait(number)
+        asked = large.run("scontrol", "show", "job", f"{number}_0")
+    log = (tmp_path / "short-0.log").read_text()
+    assert "4 cores on n1" in log and "4 cores on n2" in log, log
+    assert "NumCPUs=8" in asked and "OverSubscribe=NO" in asked and "MinMemoryNode=0" in asked, asked
+
+
+def test_the_warning_of_the_end_does_not_end_torchrun(cluster: slurm.SlurmCluster, tmp_path: Path) -> None:
+    number = cluster.submit(generated(tmp_path, "kill -USR1 $$\necho goes on"))
+    cluster.wait(number)
+    assert (tmp_path / "short-0.log").read_text().count("goes on") == 2
+    assert not (tmp_path / "short-1.log").exists(), "the chain ends when a run has ended well"
 
 
 def test_a_run_that_fails_is_followed_by_the_next_of_the_chain(cluster: slurm.SlurmCluster, tmp_path: Path) -> None:

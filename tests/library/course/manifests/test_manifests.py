@@ -267,6 +267,11 @@ def test_bash_reads_the_batch_script_and_arguments_keep_their_spaces() -> None:
     assert "train.py --note 'two words; $HOME'" in text
 
 
+def test_the_batch_script_takes_whole_nodes_and_is_warned_before_the_time_is_up() -> None:
+    lines = FILES["slurm.sbatch"].splitlines()
+    assert {"#SBATCH --exclusive", "#SBATCH --mem=0", "#SBATCH --signal=USR1@120"} <= set(lines)
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
