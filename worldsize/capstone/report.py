@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from worldsize import draw
@@ -17,6 +17,7 @@ from worldsize.draw.page import page
 from worldsize.outages import Policy
 from worldsize.planning import bounds, memory_estimate
 from worldsize.planning.search import Cost
+from worldsize.published import BOUND, find_range
 from worldsize.units import DAY, format_bytes, format_count, format_time_s, significant
 
 _OFTEN = (1 / 4, 1 / 2, 1, 2, 4, 8)  # time between checkpoints, relative to the design's own
@@ -95,11 +96,12 @@ def summary(of: Figures) -> Table:
         "if nothing failed",
         "power": f"{of.power_w / 1e6:.2f} MW at most",
         "energy": f"{of.energy_kwh / 1e6:,.1f} GWh",
-        "cost": f"{of.usd / 1e6:,.1f} million dollars, {pays}: {_parts(of)}",
+        "cost": f"{_millions(of.usd)} million dollars, {pays}: {_parts(of)}",
     }
     margin = memory_estimate.margin(of.held_bytes, gpu_bytes)
     step = f"The step {bounds.describe_step(of.step_s, design.layout, design.software.precision)}"
-    note = "\n".join([of.bottleneck, step, *([f"The plan {margin}."] if margin else []), *over_budget(design, of.days)])
+    notes = [of.bottleneck, step, _at_published_steps(of), *([f"The plan {margin}."] if margin else [])]
+    note = "\n".join([*notes, *over_budget(design, of.days)])
     return draw.table([{design.name: name, " ": text} for name, text in rows.items()], note=note)
 
 
@@ -188,6 +190,23 @@ def gains_picture(of: Figures, gains: Sequence[Gain]) -> Picture:
     return draw.scatter(points, x_label="days", y_label="million dollars", title="What more of each resource buys")
 
 
+def _at_published_steps(of: Figures) -> str:
+    """Say what the run takes and costs if its step is as far above the least as published steps were."""
+    layout = of.design.layout
+    found = find_range(BOUND, layout.family, layout.cluster.gpu.architecture, layout.cluster.world_size)
+    ends = (found.low, found.high) if found else (bounds.LEAST_PUBLISHED, bounds.MEDIAN_PUBLISHED)
+    least_s = bounds.least(layout, of.design.software.precision).seconds
+    low, high = (replace(of, step_s=times * least_s) for times in ends)
+    return (
+        f"At {ends[0]:.2f} and {ends[1]:.2f} times that least it takes {low.days:.1f} and {high.days:.1f} days, and costs "
+        f"{_millions(low.usd)} and {_millions(high.usd)} million dollars."
+    )
+
+
+def _millions(usd: float) -> str:
+    return significant(usd / 1e6) if usd < 1e8 else f"{usd / 1e6:,.1f}"
+
+
 def _parts(of: Figures) -> str:
     parts = bill.usd(of.design, of.days).items()
-    return ", ".join(f"{name} {usd / 1e6:,.1f}" for name, usd in parts)
+    return ", ".join(f"{name} {_millions(usd)}" for name, usd in parts)

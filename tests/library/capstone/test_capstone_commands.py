@@ -12,6 +12,8 @@ from worldsize import capstone
 from worldsize.capstone.__main__ import main
 from worldsize.capstone.programs import load_programs, record_step
 from worldsize.capstone.report import DesignReport
+from worldsize.planning import roofline
+from worldsize.units import format_time_s
 
 GOOD = capstone.EXAMPLES / "ten_thousand_h100.toml"
 PROGRAMS = """
@@ -72,8 +74,24 @@ def test_the_days_of_check_are_those_of_the_policy(mine, capsys):
     assert main(["check", str(mine)]) == 0
 
 
-def test_run_asks_for_the_cost_that_a_student_is_to_write(mine, capsys):
-    assert main(["run", str(GOOD)]) == 1
+def test_run_takes_the_roofline_where_no_program_is_named(capsys):
+    path = capstone.EXAMPLES / "llama_2_7b.toml"
+    assert main(["run", str(path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("No cost of a step is given: it is the roofline")
+    design = capstone.load(path)
+    step_s = roofline.step_s(design.layout, "bfloat16")
+    assert f"step {format_time_s(step_s)}, 4.19M tokens" in printed and "what a node sends 13." in printed
+    # 184,320 GPU-hours on 512 GPUs: Touvron et al. 2023, arXiv 2307.09288, table 2
+    low, high = re.search(r"times that least it takes ([\d.]+) and ([\d.]+) days", printed).groups()
+    assert float(low) < 184_320 / 512 / 24 < float(high)
+    assert main(["run", str(path), "--record"]) == 1
+    assert "names no file with train(plan)" in capsys.readouterr().err
+
+
+def test_run_asks_for_what_a_student_s_file_lacks(mine, capsys):
+    (mine.parent / "programs.py").write_text("def policy(status):\n    return 3600.0\n")
+    assert main(["run", str(mine)]) == 1
     assert "names no file with step_s(plan)" in capsys.readouterr().err
     (mine.parent / "programs.py").write_text("def step_s(plan):\n    return 9\n")
     assert main(["run", str(mine), "--record"]) == 1
