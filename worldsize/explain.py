@@ -25,6 +25,8 @@ from worldsize.units import format_ranks
 _RANK = re.compile(r"(\d+)\D*$")
 _MESSAGE = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
 _FRAME = re.compile(r"^\s+(\S.*) \((.+):(\d+)\)$")  # of py-spy
+_COLLECTIVES = "torch/distributed/distributed_c10d.py"
+_TORCH = re.compile(r"(^|site-packages/)torch/")
 _NAMES = {  # of NCCL's functions, and what programs call
     "_all_gather_base": "all_gather_single",
     "_reduce_scatter_base": "reduce_scatter_single",
@@ -46,10 +48,11 @@ def explain(paths: Iterable[str | Path]) -> str:
     for path in map(Path, paths):
         rank = _rank_of(path)
         known = stopped.get(rank, StoppedRank(rank))
-        lines, dump = _read(path)
+        lines, inside, dump = _read(path)
         ranks_of = _groups(dump)
         members.update(*ranks_of.values())
-        stopped[rank] = replace(known, lines=lines or known.lines, calls=_calls(dump, ranks_of) or known.calls)
+        calls = _calls(dump, ranks_of) or known.calls
+        stopped[rank] = replace(known, lines=lines or known.lines, calls=calls, native=inside or known.native)
     if not stopped:
         raise ValueError("name the files with torch's dumps or py-spy's stacks, one for each rank")
     standings = [stopped[rank] for rank in sorted(stopped)]
@@ -67,8 +70,8 @@ def _rank_of(path: Path) -> int:
     return int(found[1])
 
 
-def _read(path: Path) -> tuple[list[Line], Mapping[str, Any]]:
-    """Read the program's lines of a stack, or a dump; the other is empty."""
+def _read(path: Path) -> tuple[list[Line], Call | None, Mapping[str, Any]]:
+    """Read the program's lines of a stack and the call of torch.distributed that it is in, or a dump."""
     try:
         body = path.read_bytes()
     except OSError as error:
@@ -80,10 +83,11 @@ def _read(path: Path) -> tuple[list[Line], Mapping[str, Any]]:
             _calls(dump, _groups(dump))
         except Exception as error:  # a damaged file may raise anything
             raise ValueError(f"{path.name}: not a dump of torch's flight recorder ({error!r})") from None
-        return [], dump
-    if not (lines := _stack(decoded)):
+        return [], None, dump
+    lines, inside = _stack(decoded)
+    if not lines:
         raise ValueError(f"{path.name}: neither a dump of torch's flight recorder nor a stack of `py-spy dump`")
-    return lines, {}
+    return lines, inside, {}
 
 
 class _PlainData(pickle.Unpickler):
@@ -161,12 +165,14 @@ def _line(frames: Sequence[Mapping[str, Any]]) -> Line | None:
     return lines[-1] if lines else None
 
 
-def _stack(dumped: str) -> list[Line]:
-    """Return the program's lines of py-spy's main thread, outermost first."""
+def _stack(dumped: str) -> tuple[list[Line], Call | None]:
+    """Return the program's lines of py-spy's main thread, outermost first, and the collective that it is in."""
     _, has_main, main = dumped.partition('"MainThread"')
     frames = []
     for row in (main if has_main else dumped).splitlines()[1:]:
         if not (found := _FRAME.match(row)):
             break
         frames.append(traceback.FrameSummary(found[2], int(found[3]), found[1]))
-    return own_lines(reversed(frames))
+    inside = next((frame for frame in frames if frame.filename.endswith(_COLLECTIVES)), None)
+    own = [frame for frame in reversed(frames) if not _TORCH.search(frame.filename)]  # py-spy shortens torch's names
+    return own_lines(own or reversed(frames)), Call(0, inside.name) if inside else None

@@ -129,6 +129,31 @@ def test_a_stack_of_py_spy_says_where_a_rank_is(tmp_path):
     assert "rank 1 is at train.py, line 30" in report or "rank 1 is at data.py, line 7" in report
 
 
+IN_TORCH = """Process 71: python -u train.py
+
+Thread 71 (idle): "MainThread"
+    {op} (torch/distributed/distributed_c10d.py:3252)
+    _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
+    train (train.py:{line})
+    <module> (train.py:12)
+"""
+
+
+def test_stacks_alone_say_in_which_collective_each_rank_is(tmp_path):
+    for rank, (op, line) in enumerate((("all_reduce", 7), ("broadcast", 11))):
+        (tmp_path / f"stack{rank}.txt").write_text(IN_TORCH.format(op=op, line=line))
+    report = explain(sorted(tmp_path.iterdir()))
+    assert report.splitlines() == [
+        "Of ranks 0 and 1 there are dumps or stacks.",
+        "Rank 0 stopped in all_reduce",
+        "  train.py, line 12",
+        "  train.py, line 7, in train",
+        "Rank 1 stopped in broadcast",
+        "  train.py, line 12",
+        "  train.py, line 11, in train",
+    ]
+
+
 class Evil:
     def __reduce__(self):
         return print, ("run",)

@@ -138,7 +138,7 @@ ws.run(signal.pause, world_size=1, timeout_s=80)
         opened = [message["content"] for message in cell.of("comm_open")]
         return [one["comm_id"] for one in opened if one["data"]["state"]["_model_name"] == "ButtonModel"]
 
-    notebook.wait(cell, comm_ids)
+    notebook.wait(cell, lambda: cell.of("display_data"))  # nobody can click before
     click = {"comm_id": comm_ids()[0], "data": {"method": "custom", "content": {"event": "click"}}}
     notebook.client.shell_channel.send(notebook.client.session.msg("comm_msg", click))
     notebook.wait(cell, lambda: cell.is_done, within_s=40)

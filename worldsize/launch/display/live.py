@@ -126,6 +126,7 @@ class _Widgets:
         button = ipywidgets.Button(description="Stop", icon="stop", tooltip="End all ranks of this run")
         button.layout.width = "6em"
         button.on_click(stop)
+        _hear_clicks(button.comm, lambda: stop(button))
         self._tabs = ipywidgets.Tab()
         self._pages: dict[str, Any] = {}
         self._page = ipywidgets.HTML
@@ -133,7 +134,6 @@ class _Widgets:
         box = ipywidgets.VBox([row, self._states, self._tabs])
         self._frame = (box, row, button)
         self._handle = display(box, display_id=uuid.uuid4().hex)
-        _hear_clicks(button.comm, lambda: stop(button))
 
     def show(self, head: str, states: list[str], outputs: dict[str, str]) -> None:
         """Send the front end what has changed."""

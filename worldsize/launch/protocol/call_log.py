@@ -69,7 +69,7 @@ class Call:
     def __str__(self) -> str:
         if self.op == NEW_GROUP:
             return f"new_group({self.members})"
-        name = self.op if self.is_point_to_point else f"collective {self.sequence}, {self.op}"
+        name = f"collective {self.sequence}, {self.op}" if self.sequence else self.op
         notes = [self.what] if self.what else []
         if self.is_point_to_point:
             name += {True: " to ", False: " from "}[self.sends]
