@@ -198,8 +198,8 @@ def _at_published_steps(of: Figures) -> str:
     least_s = bounds.least(layout, of.design.software.precision).seconds
     low, high = (replace(of, step_s=times * least_s) for times in ends)
     return (
-        f"At {ends[0]:.2f} and {ends[1]:.2f} times that least it takes {low.days:.1f} and {high.days:.1f} days, and costs "
-        f"{_millions(low.usd)} and {_millions(high.usd)} million dollars."
+        f"At {ends[0]:.2f} and {ends[1]:.2f} times that least it takes {low.days:.1f} and {high.days:.1f} days, and "
+        f"costs {_millions(low.usd)} and {_millions(high.usd)} million dollars."
     )
 
 
