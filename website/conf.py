@@ -57,6 +57,7 @@ default_role = "code"  # docstrings put code between single backticks
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False  # torch's point to labels of torch's own pages
 python_use_unqualified_type_names = True
 add_module_names = False
 

@@ -11,11 +11,16 @@
       if (one.scrollWidth > one.clientWidth) one.tabIndex = 0; // so that keys can scroll it
     });
   };
+  const playFirst = () => {
+    const buttons = [...document.querySelectorAll(".first .worldsize-messages button")];
+    buttons.find((one) => one.textContent === "Play")?.click();
+  };
   document.addEventListener("DOMContentLoaded", () => {
     new MutationObserver(follow).observe(document.body, { attributeFilter: ["data-theme"] });
     prefersDark.addEventListener("change", follow);
     follow();
     document.querySelectorAll('.caption[role="heading"]').forEach((caption) => caption.setAttribute("aria-level", "2"));
+    if (!matchMedia("(prefers-reduced-motion: reduce)").matches) playFirst();
     markScrolling();
     addEventListener("resize", markScrolling);
   });

@@ -29,6 +29,8 @@ from worldsize.event import COMMUNICATION, Event
 from worldsize.launch import Run, RunError, run, span
 from worldsize.units import format_bytes, format_time_s
 
+__all__ = ["AdapterResult", "check"]
+
 NUM_RANKS, STEPS, ROWS, RATE = 4, 3, 8, 0.1
 WIDTH, NUM_LAYERS, LAYER_S = 480, 4, 20e-6  # of the timed model: layers of 0.92 MB, and seconds of one's forward
 BUCKET_MB = 2.0  # two layers, whether a MB is 10^6 or 2^20 bytes
