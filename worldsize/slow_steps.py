@@ -2,7 +2,8 @@
 
 Each moment of a rank counts once: as compute if a kernel runs, otherwise as communication, as a copy, or as idle.
 Communication that no compute hides is split by the other ranks' traces into the wait for the last rank to start and
-the transfer. Idle time is the host's if the host launched what came next only after the GPU had gone idle.
+the transfer. A rank is late if the others wait longer than it does, step after step. Idle time is the host's if the
+host launched what came next only after the GPU had gone idle.
 """
 
 from __future__ import annotations
@@ -18,8 +19,19 @@ from typing import TypeAlias, TypeVar
 
 from worldsize.event import COMMUNICATION, Event
 from worldsize.intervals import Intervals, length_s, under_way, without
-from worldsize.timeline.kineto import COPY, OPERATOR, PYTHON, RANGE, RUNTIME, SLACK_S, HostCall, RankTrace, read_traces
-from worldsize.units import format_bytes, format_ranks, format_time_s, number_of, significant
+from worldsize.timeline.kineto import (
+    COPY,
+    OPERATOR,
+    PYTHON,
+    RANGE,
+    RUNTIME,
+    HostCall,
+    RankTrace,
+    collectives,
+    is_collective,
+    read_traces,
+)
+from worldsize.units import MS, format_bytes, format_ranks, format_time_s, number_of, significant, time_scale
 
 COMPUTE, TRANSFER, LATE, COPIES = "compute", "transfer", "wait for a later rank", "copy"
 INPUT, SYNC, LAUNCH, GAPS = "idle: next batch", "idle: after a synchronization", "idle: launches", "idle: other"
@@ -28,16 +40,19 @@ HIDDEN = "communication, hidden"
 ALONE = "communication, unmatched"  # which no other trace has, so that it is not known who waited
 _ROWS = (COMPUTE, TRANSFER, LATE, ALONE, COPIES, INPUT, SYNC, LAUNCH, GAPS, HOST)
 _Key = TypeVar("_Key")
+_OfRank = TypeVar("_OfRank", "Account", RankTrace)
 _MOST_COLUMNS, _MOST_LINES, _WIDTH = 8, 3, 80
-_NESTED = 500  # calls that are looked at for those that a time lies in
 _LINE = re.compile(r"(?!torch/|<|nn\.Module).*\.py\(\d+\): ")  # of a program, as python_function has it
 _BINDS = 0.1  # of the step: less is left to compute
+_SAME = 0.02  # by which the numbers of two ranks' kernels may differ
+_ERRORS = 2.5  # standard errors by which a rank must be late, otherwise it is chance
+_MEMBERS = re.compile(r"\[([\d, ]+)\]")  # of a group, where its trace lists them all
 _LOADING = ("enumerate(DataLoader)", "_BaseDataLoaderIter", "_SingleProcessDataLoaderIter", "_MultiProcessing")
 _CURES = {
     COMPUTE: "run fewer FLOPs or faster ones: bfloat16, larger matmuls, fused kernels, less recomputation.",
     TRANSFER: "send less or hide it: overlap with backward, larger buckets, another mesh, a faster link.",
     LATE: "make the ranks' work equal, or fix the slow one: its input, its clock, its share of tokens or layers.",
-    ALONE: "give the traces of all ranks: only they tell a slow link from a late rank (send and recv are not matched).",
+    ALONE: "look at their other ends in Perfetto: send and recv are not matched, nor are calls in one trace only.",
     COPIES: "pin the host's memory, copy with `non_blocking=True` on a stream of its own, keep data on the GPU.",
     INPUT: "load ahead: more workers, `prefetch_factor`, `pin_memory`, `persistent_workers`, less work per sample.",
     SYNC: "take `.item()`, `.cpu()`, `print(loss)` and checks for NaN out of the step, or do them every 100 steps.",
@@ -54,10 +69,14 @@ class Account:
     rank: int
     span_s: float
     num_steps: int
+    num_computed: int
+    """The kernels or, without a GPU, the operators of the whole trace."""
     seconds: Mapping[str, float]
     hidden_s: float
     operators: Mapping[tuple[str, str], float]
     """Idle time by its kind and by the host's call in it."""
+    waited_s: Mapping[str, float]
+    """Of each step, the seconds in which it waits for a later rank."""
 
     def per_step_s(self, kind: str) -> float:
         """The seconds of a step."""
@@ -76,29 +95,74 @@ def explain_steps(paths: Iterable[str | Path]) -> str:
         ValueError: a file is not a whole trace of torch.profiler, or two are of one rank.
     """
     traces = read_traces(paths)
-    met_s, last_of = _matched(traces)
+    met_s = _met(traces)
     accounts = [_account(trace, met_s, len(traces) > 1) for trace in traces]
-    middle = {kind: statistics.fmean(one.per_step_s(kind) for one in accounts) for kind in _ROWS}
     step_s = statistics.fmean(one.step_s for one in accounts)
-    others = max((kind for kind in _ROWS if kind != COMPUTE), key=lambda kind: middle[kind])
-    binds = others if middle[others] >= _BINDS * step_s else COMPUTE
-    share = f"{middle[binds] / step_s:.0%} of the step"
+    late_ranks = _late(accounts, step_s)
+    late, others = _split(accounts, late_ranks)  # these wait for a late rank's own time
+    late_traces, other_traces = _split(traces, late_ranks)
+    cause = _cause(late, others)
+    binds, share = _binding(others)
+    whose = "the other ranks'" if late else "the"
     lines = [
         f"{_headline(traces[0], step_s)} {_of_ranks(traces)}.",
         "",
-        *_table(accounts),
+        *_table(accounts, step_s),
         "",
-        f"What binds: {binds}, {share}.",
-        *_details(binds, traces, accounts, met_s, last_of),
-        f"What to do: {_CURES[binds]}",
+        *(_lateness(late, others, cause, step_s) if late else ["No rank is late in step after step."] if met_s else []),
+        *(_details(cause, late_traces, late, met_s, step_s) if cause else []),
+        *_unmatched(traces, met_s),
+        f"What binds: {binds}, {share:.0%} of {whose} step.",
+        *_details(binds, other_traces, others, met_s, step_s),
+        f"What to do: {_cure(binds, traces, met_s, late, cause)}",
     ]
     return "\n".join(lines)
+
+
+def _split(ranks: Sequence[_OfRank], chosen: Sequence[int]) -> tuple[list[_OfRank], list[_OfRank]]:
+    return [one for one in ranks if one.rank in chosen], [one for one in ranks if one.rank not in chosen]
+
+
+def _binding(accounts: Sequence[Account]) -> tuple[str, float]:
+    """What binds these ranks, and its share of their step."""
+    middle_s = {kind: statistics.fmean(one.per_step_s(kind) for one in accounts) for kind in _ROWS}
+    step_s = statistics.fmean(one.step_s for one in accounts)
+    others = max((kind for kind in _ROWS if kind != COMPUTE), key=lambda kind: middle_s[kind])
+    binds = others if middle_s[others] >= _BINDS * step_s else COMPUTE
+    return binds, middle_s[binds] / step_s
+
+
+def _cure(binds: str, traces: Sequence[RankTrace], met_s: _Met, late: Sequence[Account], cause: str) -> str:
+    if binds == LATE and not late:
+        return "make the work of each step equal (lengths of samples), and give each process CPU cores of its own."
+    if binds == LATE and cause not in ("", COMPUTE):
+        return f"on {format_ranks([one.rank for one in late])}, {_CURES[cause]}"
+    if binds == ALONE and (absent := _absent(traces, met_s)):
+        return f"give the traces of {absent} too: only all together tell a slow link from a late rank."
+    return _CURES[binds]
+
+
+def _absent(traces: Sequence[RankTrace], met_s: _Met) -> str:
+    """The ranks without a trace that take part in communication that is not matched; empty if there are none."""
+    members, everyone = set[int](), set(range(max(trace.world_size for trace in traces)))
+    for event in _communication(traces):
+        if event not in met_s:
+            named = _MEMBERS.search(event.group)
+            members |= set(map(int, named[1].split(","))) if named else everyone
+    if not members:
+        return "the other ranks"
+    missing = sorted(members - {trace.rank for trace in traces})
+    return format_ranks(missing) if missing else ""
 
 
 def _headline(trace: RankTrace, step_s: float) -> str:
     if not trace.steps:
         return f"No step is marked (`profiler.step()` does so), so this is the whole trace of {format_time_s(step_s)}"
     return f"{number_of(len(trace.steps), 'step')} of {format_time_s(step_s)}"
+
+
+def _communication(traces: Iterable[RankTrace]) -> Iterator[Event]:
+    return (one.event for trace in traces for one in trace.activities if one.event.kind == COMMUNICATION)
 
 
 def _of_ranks(traces: Sequence[RankTrace]) -> str:
@@ -108,44 +172,43 @@ def _of_ranks(traces: Sequence[RankTrace]) -> str:
 
 # collectives
 
-_Met: TypeAlias = Mapping[Event, float]  # when the last rank started each collective that several ranks recorded
+_Met: TypeAlias = Mapping[Event, float]  # until when a rank waited in each collective that several ranks recorded
 
 
-def _matched(traces: Sequence[RankTrace]) -> tuple[dict[Event, float], dict[Event, int]]:
-    """For each event of a collective that several ranks recorded, when the last of them started, and which."""
-    by_kind: defaultdict[tuple[str, str, int], list[Event]] = defaultdict(list)
-    by_number: defaultdict[tuple[object, ...], list[Event]] = defaultdict(list)
-    seen: Counter[tuple[object, ...]] = Counter()
-    for event in (one.event for trace in traces for one in trace.activities if one.event.kind == COMMUNICATION):
-        if not event.sequence or event.name in ("nccl:send", "nccl:recv"):
-            by_kind[event.name, event.group, event.size_bytes].append(event)
-            continue
-        key = event.name, event.group, event.sequence  # sizes may differ: all_to_all_single, gather
-        seen[event.rank, *key] += 1
-        by_number[*key, seen[event.rank, *key]].append(event)
-    met_s, last_of = {}, {}
-    numbered = [events for events in by_number.values() if len(events) > 1]
-    for members in (*numbered, *(one for events in by_kind.values() for one in _together(events))):
-        last = max(members, key=lambda event: event.start_s)
-        met_s |= dict.fromkeys(members, last.start_s)
-        last_of |= dict.fromkeys(members, last.rank)
-    return met_s, last_of
+def _met(traces: Sequence[RankTrace]) -> dict[Event, float]:
+    """For each event of a collective that several ranks recorded, when the last rank started that it waited for.
+
+    One that starts after a rank's end was not waited for: a broadcast's root may leave early.
+    """
+    of_keys: defaultdict[tuple[object, ...], list[Event]] = defaultdict(list)
+    for trace in traces:
+        for key, event in collectives(trace).items():
+            of_keys[key].append(event)
+    met_s = {}
+    for members in (members for members in of_keys.values() if len(members) > 1):
+        starts_s = sorted(event.start_s for event in members)
+        met_s |= {event: starts_s[bisect.bisect(starts_s, event.end_s) - 1] for event in members}
+    return met_s
 
 
-def _together(events: Iterable[Event]) -> Iterator[list[Event]]:
-    """Yield the events of one kind that ended together, each on a rank of its own."""
-    group: list[Event] = []
-    for event in [*sorted(events, key=lambda event: event.end_s), None]:
-        if group and (event is None or not _belongs(event, group)):
-            if len(group) > 1:
-                yield group
-            group = []
-        group += [event] if event else []
+def _unmatched(traces: Sequence[RankTrace], met_s: _Met) -> Iterator[str]:
+    """The collectives that could have been in another trace, and were not found there."""
+    lost = Counter(event.name for event in _communication(traces) if is_collective(event) and event not in met_s)
+    if len(traces) > 1 and lost:
+        yield f"In no other trace: {', '.join(f'{count} {name}' for name, count in sorted(lost.items()))}."
 
 
-def _belongs(event: Event, group: Sequence[Event]) -> bool:
-    slack_s = max(SLACK_S, min(event.duration_s, group[0].duration_s) / 10)
-    return event.end_s - group[0].end_s <= slack_s and all(one.rank != event.rank for one in group)
+def _late(accounts: Sequence[Account], step_s: float) -> list[int]:
+    """The ranks for which the others wait, a tenth of a step or more and more than by chance, in the common steps."""
+    steps = sorted(set.intersection(*(set(one.waited_s) for one in accounts)))
+    found = []
+    for one in accounts if len(accounts) > 1 else ():
+        others = [other for other in accounts if other is not one]
+        later_s = [statistics.median(other.waited_s[step] for other in others) - one.waited_s[step] for step in steps]
+        error_s = statistics.stdev(later_s) / len(steps) ** 0.5 if len(steps) > 1 else 0.0
+        if steps and statistics.fmean(later_s) >= max(_BINDS * step_s, _ERRORS * error_s):
+            found.append(one.rank)
+    return found
 
 
 # one rank
@@ -158,10 +221,10 @@ def _account(trace: RankTrace, met_s: _Met, has_others: bool) -> Account:
     talking = under_way(event for event in events if event.kind == COMMUNICATION)
     exposed = without(talking, compute)
     copies = without(without(under_way(event for event in events if event.kind == COPY), compute), talking)
-    waits = under_way(replace(event, end_s=min(event.end_s, met_s[event])) for event in events if event in met_s)
+    waits = {event: replace(event, end_s=met_s[event]) for event in events if event in met_s}
     unmatched = without(exposed, under_way(event for event in events if event in met_s))
     matched = without(exposed, unmatched)
-    transfer_s = length_s(without(matched, waits))
+    transfer_s = length_s(without(matched, under_way(waits.values())))
     idle, operators = _idle(trace, without(span, under_way(events)))
     seconds = {COMPUTE: length_s(compute), COPIES: length_s(copies), **idle}
     if has_others:
@@ -169,7 +232,26 @@ def _account(trace: RankTrace, met_s: _Met, has_others: bool) -> Account:
     if unmatched or not has_others:
         seconds[ALONE] = length_s(unmatched)
     hidden_s = length_s(talking) - length_s(exposed)
-    return Account(trace.rank, length_s(span), max(1, len(trace.steps)), seconds, hidden_s, operators)
+    return Account(
+        trace.rank,
+        length_s(span),
+        max(1, len(trace.steps)),
+        sum(event.kind not in (COMMUNICATION, COPY) for event in events),
+        seconds,
+        hidden_s,
+        operators,
+        _waited_s(trace, waits, compute),
+    )
+
+
+def _waited_s(trace: RankTrace, waits: Mapping[Event, Event], compute: Intervals) -> dict[str, float]:
+    """The exposed waits of each step, by its name."""
+    starts_s = [step.start_s for step in trace.steps]
+    parts: dict[str, list[Event]] = {step.name: [] for step in trace.steps} or {"": []}
+    names = list(parts)
+    for event, wait in waits.items():
+        parts[names[max(0, bisect.bisect(starts_s, event.start_s) - 1)]].append(wait)
+    return {name: length_s(without(under_way(part), compute)) for name, part in parts.items()}
 
 
 def _idle(trace: RankTrace, gaps: Intervals) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
@@ -178,10 +260,11 @@ def _idle(trace: RankTrace, gaps: Intervals) -> tuple[dict[str, float], dict[tup
         return {HOST: length_s(gaps)}, {}
     seconds: dict[str, float] = dict.fromkeys((INPUT, SYNC, LAUNCH, GAPS), 0.0)
     operators: defaultdict[tuple[str, str], float] = defaultdict(float)
-    starts_s = [one.event.start_s for one in trace.activities]
+    on_gpu = [one for one in trace.activities if one.event.stream != COMMUNICATION]  # and not the host's, as Gloo's
+    starts_s = [one.event.start_s for one in on_gpu]
     host = _Host(trace.calls)
     for start_s, end_s in gaps:
-        following = trace.activities[min(bisect.bisect_left(starts_s, end_s - 1e-9), len(starts_s) - 1)]
+        following = on_gpu[min(bisect.bisect_left(starts_s, end_s - 1e-9), len(starts_s) - 1)]
         launched_s = following.launched_s
         if launched_s is None or launched_s <= start_s:  # launched in time: it waited for something on the GPU
             seconds[GAPS] += end_s - start_s
@@ -192,6 +275,30 @@ def _idle(trace: RankTrace, gaps: Intervals) -> tuple[dict[str, float], dict[tup
     return seconds, operators
 
 
+class _Nested:
+    """Calls in each other on their threads, to be asked for those in progress at a time."""
+
+    def __init__(self, calls: Iterable[HostCall]) -> None:
+        self._calls: defaultdict[str, list[tuple[HostCall, int]]] = defaultdict(list)  # and the place of what it is in
+        open_in: defaultdict[str, list[int]] = defaultdict(list)
+        for call in sorted(calls, key=lambda call: (call.start_s, -call.end_s)):
+            known, within = self._calls[call.thread], open_in[call.thread]
+            while within and known[within[-1]][0].end_s < call.start_s:
+                within.pop()
+            known.append((call, within[-1] if within else -1))
+            within.append(len(known) - 1)
+
+    def at(self, time_s: float, thread: str) -> list[HostCall]:
+        """A thread's calls in progress at a time, the outermost first."""
+        known = self._calls.get(thread, [])
+        place = bisect.bisect(known, time_s, key=lambda one: one[0].start_s) - 1
+        found = []
+        while place >= 0:
+            call, place = known[place]
+            found += [call] if call.end_s >= time_s else []
+        return found[::-1]
+
+
 class _Host:
     """The calls of a rank's host, to be asked for a time."""
 
@@ -199,46 +306,40 @@ class _Host:
         def of(kind: str) -> list[HostCall]:
             return [call for call in calls if call.kind == kind and not call.name.startswith("ProfilerStep")]
 
-        self._operators, self._ranges = of(OPERATOR), of(RANGE)
-        self._loading = [call for call in self._ranges if call.name.startswith(_LOADING)]
-        self._blocking = [call for call in of(RUNTIME) if "Synchronize" in call.name or "Memcpy" in call.name]
-        self._lines = [call for call in of(PYTHON) if _LINE.match(call.name) and "site-packages" not in call.name]
+        self._operators, self._ranges = _Nested(of(OPERATOR)), _Nested(of(RANGE))
+        self._loading = _Nested(call for call in of(RANGE) if call.name.startswith(_LOADING))
+        self._blocking = _Nested(call for call in of(RUNTIME) if "Synchronize" in call.name or "Memcpy" in call.name)
+        self._lines = _Nested(
+            call for call in of(PYTHON) if _LINE.match(call.name) and "site-packages" not in call.name
+        )
 
     def cause(self, thread: str, start_s: float, end_s: float) -> tuple[str, str]:
         """Why a GPU was idle from a time until a thread's next launch, and in which call of that thread."""
         middle_s = (start_s + end_s) / 2
-        if _at(self._loading, middle_s, thread):
+        if self._loading.at(middle_s, thread):
             return INPUT, ""
-        if blocking := _at(self._blocking, start_s, thread):  # it returned only once the GPU had nothing left
+        if blocking := self._blocking.at(start_s, thread):  # it returned only once the GPU had nothing left
             return SYNC, self._name(thread, blocking[0].start_s, blocking[0].name)
         return LAUNCH, self._name(thread, middle_s, "Python")
 
     def _name(self, thread: str, time_s: float, otherwise: str) -> str:
         """The outermost operator at a time or else the innermost range, and the line where the trace has stacks."""
-        operators, ranges, lines = (
-            _at(calls, time_s, thread) for calls in (self._operators, self._ranges, self._lines)
-        )
+        operators, ranges, lines = (calls.at(time_s, thread) for calls in (self._operators, self._ranges, self._lines))
         name = operators[0].name if operators else ranges[-1].name if ranges else otherwise
         return f"{name}, {lines[-1].name}" if lines else name
-
-
-def _at(calls: Sequence[HostCall], time_s: float, thread: str) -> list[HostCall]:
-    """A thread's calls in progress at a time, the outermost first, among the last that began; `calls` are sorted."""
-    at = bisect.bisect_right(calls, time_s, key=lambda call: call.start_s)
-    return [call for call in calls[max(0, at - _NESTED) : at] if call.end_s >= time_s and call.thread == thread]
 
 
 # the report
 
 
-def _table(accounts: Sequence[Account]) -> Iterator[str]:
+def _table(accounts: Sequence[Account], step_s: float) -> Iterator[str]:
     shown = sorted(accounts, key=lambda one: -one.step_s)[:_MOST_COLUMNS]
     shown = accounts if len(accounts) <= _MOST_COLUMNS else sorted(shown, key=lambda one: one.rank)
     rows = [["of a step", *(f"rank {one.rank}" for one in shown)]]
     kinds = [kind for kind in _ROWS if any(kind in one.seconds for one in accounts)]
-    rows += [[kind, *(f"{_ms(one.per_step_s(kind))} ms" for one in shown)] for kind in kinds]
-    rows.append(["all", *(f"{_ms(one.step_s)} ms" for one in shown)])
-    rows.append([HIDDEN, *(f"{_ms(one.hidden_s / one.num_steps)} ms" for one in shown)])
+    rows += [[kind, *(_short(one.per_step_s(kind), step_s) for one in shown)] for kind in kinds]
+    rows.append(["all", *(_short(one.step_s, step_s) for one in shown)])
+    rows.append([HIDDEN, *(_short(one.hidden_s / one.num_steps, step_s) for one in shown)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for name, *cells in rows:
         yield "  ".join(
@@ -248,18 +349,18 @@ def _table(accounts: Sequence[Account]) -> Iterator[str]:
         yield f"(the {len(shown)} slowest of {len(accounts)} ranks)"
 
 
-def _ms(time_s: float) -> str:
-    return f"{time_s * 1e3:.1f}"
+def _short(time_s: float, step_s: float) -> str:
+    """A part of a step in the unit that suits the step, which is milliseconds at most."""
+    factor, unit = min(time_scale(step_s), (MS, "ms"))
+    return f"{time_s / factor:.{1 if step_s >= 10 * factor else 2}f} {unit}"
 
 
 def _details(
-    binds: str, traces: Sequence[RankTrace], accounts: Sequence[Account], met_s: _Met, last_of: Mapping[Event, int]
+    binds: str, traces: Sequence[RankTrace], accounts: Sequence[Account], met_s: _Met, step_s: float
 ) -> Iterator[str]:
     num_steps = accounts[0].num_steps
     own = [one.event for one in traces[0].activities]
-    if binds == LATE:
-        yield from _who_is_late(accounts, met_s, last_of)
-    elif binds in (TRANSFER, ALONE):
+    if binds in (TRANSFER, ALONE):
         by_size: defaultdict[tuple[str, int], list[Event]] = defaultdict(list)
         for event in (event for event in own if event.kind == COMMUNICATION):
             by_size[event.name, event.size_bytes].append(event)
@@ -268,7 +369,7 @@ def _details(
     elif binds in (SYNC, LAUNCH):
         operators = [pair for one in accounts for pair in one.operators.items()]
         for name, seconds in _sums((name, s) for (kind, name), s in operators if kind == binds)[:_MOST_LINES]:
-            yield f"  {_ms(seconds / num_steps / len(accounts))} ms of it in {name[:_WIDTH]}"
+            yield f"  {_short(seconds / num_steps / len(accounts), step_s)} of it in {name[:_WIDTH]}"
     elif binds in (COMPUTE, COPIES):
         events = [event for event in own if event.kind != COMMUNICATION and (event.kind == COPY) == (binds == COPIES)]
         names = _sums((event.name, event.duration_s) for event in events)
@@ -284,21 +385,32 @@ def _sums(pairs: Iterable[tuple[_Key, float]]) -> list[tuple[_Key, float]]:
     return sorted(sums.items(), key=lambda pair: -pair[1])
 
 
-def _who_is_late(accounts: Sequence[Account], met_s: _Met, last_of: Mapping[Event, int]) -> Iterator[str]:
-    lost_s = _sums((last_of[one], max(0.0, min(one.end_s, last_s) - one.start_s)) for one, last_s in met_s.items())
-    rank, seconds = lost_s[0]
-    share = seconds / sum(each_s for _, each_s in lost_s)
-    yield f"  Rank {rank} starts last in {share:.0%} of the time that collectives wait."
-    (late,) = (one for one in accounts if one.rank == rank)
-    others = [one for one in accounts if one.rank != rank]
-    more_s = {
-        kind: late.per_step_s(kind) - statistics.median(one.per_step_s(kind) for one in others)
-        for kind in _ROWS
-        if kind not in (TRANSFER, LATE)
-    }
-    kind = max(more_s, key=lambda kind: more_s[kind])
-    if more_s[kind] > seconds / len(others) / late.num_steps / 5:
-        yield f"  It spends {_ms(more_s[kind])} ms more in a step on '{kind}' than the others' median."
+def _middle_s(accounts: Sequence[Account], kind: str) -> float:
+    return statistics.median(one.per_step_s(kind) for one in accounts)
+
+
+def _cause(late: Sequence[Account], others: Sequence[Account]) -> str:
+    """What late ranks spend more time on than the others, if that is a part of what these wait; otherwise empty."""
+    if not late:
+        return ""
+    more_s = {kind: _middle_s(late, kind) - _middle_s(others, kind) for kind in _ROWS if kind not in (TRANSFER, LATE)}
+    cause = max(more_s, key=lambda kind: more_s[kind])
+    return cause if more_s[cause] > _middle_s(others, LATE) / 5 else ""
+
+
+def _lateness(late: Sequence[Account], others: Sequence[Account], cause: str, step_s: float) -> Iterator[str]:
+    is_are, it_spends, it_runs = ("are", "They spend", "They run") if len(late) > 1 else ("is", "It spends", "It runs")
+    ranks = format_ranks([one.rank for one in late]).capitalize()
+    yield f"{ranks} {is_are} late: the others wait {_short(_middle_s(others, LATE), step_s)} of a step."
+    if cause:
+        spent, usual = (_short(_middle_s(some, cause), step_s) for some in (late, others))
+        yield f"  {it_spends} {spent} of a step on '{cause}', the others {usual} (medians)."
+    if cause == COMPUTE:
+        own, usual = (statistics.median(one.num_computed / one.num_steps for one in some) for some in (late, others))
+        if abs(own - usual) < _SAME * own:
+            yield f"  {it_runs} as much as the others, but slower: larger inputs, a lower clock or shared cores."
+        else:
+            yield f"  {it_runs} {own:.0f} kernels or operators in a step, the others {usual:.0f}."
 
 
 def _collective(events: Sequence[Event], met_s: _Met, num_steps: int) -> str:

@@ -35,15 +35,15 @@ DETAILS = {
     "compute": "  96% of it in gemm",
     "communication, unmatched": "  nccl:all_reduce, 1 in a step of 1.00 MB: 599 µs each, 1.7 GB/s",
     "copy": "  100% of it in HtoD (Pageable)",
-    "idle: launches": "  0.3 ms of it in aten::addcmul_",
-    "idle: after a synchronization": "  0.3 ms of it in aten::item",
+    "idle: launches": "  0.30 ms of it in aten::addcmul_",
+    "idle: after a synchronization": "  0.30 ms of it in aten::item",
 }
 
 
 def rows(report):
-    """The milliseconds of each row of the report's table, for each rank."""
-    lines = (line for line in report.splitlines() if line.endswith(" ms") and not line.startswith(" "))
-    return {re.split(r"  +", line)[0]: [float(ms) for ms in re.findall(r"([\d.]+) ms", line)] for line in lines}
+    """The numbers in each row of the report's table, for each rank, in milliseconds unless steps are shorter."""
+    lines = (line for line in report.splitlines() if line.endswith((" ms", " µs")) and not line.startswith(" "))
+    return {re.split(r"  +", line)[0]: [float(ms) for ms in re.findall(r"([\d.]+) [mµ]s", line)] for line in lines}
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -62,7 +62,7 @@ def test_only_calls_in_what_binds_are_listed(tmp_path):
     report = explain_steps([trace.written(tmp_path)])
     said = report.splitlines()
     at = next(number for number, line in enumerate(said) if line.startswith("What binds: idle: launches"))
-    assert said[at + 1 : -1] == ["  0.3 ms of it in aten::addcmul_"]
+    assert said[at + 1 : -1] == ["  0.30 ms of it in aten::addcmul_"]
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -83,9 +83,10 @@ def test_the_rank_that_comes_late_is_named_and_what_it_spends_its_time_on(tmp_pa
     table = rows(report)
     assert table["wait for a later rank"] == [pytest.approx(0.45, abs=0.06), 0.0]
     assert table["transfer"] == [pytest.approx(0.15, abs=0.06)] * 2
-    assert "2 steps of 1.00 ms on ranks 0 and 1." in report and "What binds: wait for a later rank, 22%" in report
-    assert "  Rank 1 starts last in 100% of the time that collectives wait." in report
-    assert "  It spends 0.4 ms more in a step on 'compute' than the others' median." in report
+    assert "2 steps of 1.00 ms on ranks 0 and 1." in report and "What binds: wait for a later rank, 45%" in report
+    assert "\nRank 1 is late: the others wait 0.45 ms of a step.\n" in report
+    assert "  It spends 0.75 ms of a step on 'compute', the others 0.30 ms (medians).\n" in report
+    assert "  It runs 4 kernels or operators in a step, the others 3.\n  60% of it in more\n" in report
 
 
 def test_ranks_of_other_groups_are_not_waited_for(tmp_path):
@@ -108,8 +109,9 @@ def test_who_waits_for_a_message_is_not_called_a_slow_link(tmp_path):
     sender = ends(Trace(0)).kernel(1, 700).collective(701, 30, "send", "ncclDevKernel_SendRecv")
     receiver = ends(Trace(1)).collective(1, 730, "recv", "ncclDevKernel_SendRecv").kernel(732, 260)
     report = explain_steps([sender.written(tmp_path), receiver.written(tmp_path)])
-    assert rows(report)["communication, unmatched"] == [0.0, 0.7] and rows(report)["transfer"] == [0.0, 0.0]
+    assert rows(report)["communication, unmatched"] == [0.03, 0.73] and rows(report)["transfer"] == [0.0, 0.0]
     assert "What binds: communication, unmatched, 38%" in report and "send and recv are not matched" in report
+    assert "give the traces" not in report
 
 
 def test_numbered_collectives_of_unequal_sizes_belong_together(tmp_path):
@@ -134,6 +136,164 @@ def test_a_clock_is_aligned_by_a_rank_in_between(tmp_path):
         paths.append(trace.written(tmp_path))
     starts_s = [min(one.event.start_s for one in trace.activities) for trace in read_traces(paths)]
     assert starts_s == pytest.approx([0.0] * 4, abs=1e-6)
+
+
+MS = 1000.0  # in a trace's microseconds
+
+
+def on_cpu(rank, own_ms, step_ms, **more):
+    """A trace of a CPU that computes for the first of these milliseconds and in the last one of the step."""
+    trace = Trace(rank, step_us=step_ms * MS, **more)
+    return trace.host(0, own_ms * MS, "aten::mm").host((step_ms - 1) * MS, MS, "aten::add_")
+
+
+def with_slow_gloo():
+    """Two ranks of three steps whose second all-reduce ends ten milliseconds later on the rank that is late."""
+    early = on_cpu(0, 5, 50, num_steps=3).gloo(5 * MS, 27 * MS).gloo(8 * MS, 27 * MS)
+    return early, on_cpu(1, 30, 50, num_steps=3).gloo(30 * MS, 2 * MS).gloo(33 * MS, 12 * MS)
+
+
+def all_reduces(trace):
+    return [record for record in trace.records if record["name"] == "gloo:all_reduce"]
+
+
+def test_collectives_whose_ends_differ_between_ranks_belong_together(tmp_path):
+    report = explain_steps([trace.written(tmp_path) for trace in with_slow_gloo()])
+    table = rows(report)
+    assert table["wait for a later rank"] == [28.0, 0.0] and table["transfer"] == [2.0, 14.0]
+    assert "Rank 1 is late: the others wait 28.0 ms of a step." in report
+    assert "communication, unmatched" not in table and "give the traces" not in report
+
+
+@pytest.mark.parametrize("are_marked", [True, False], ids=["steps marked", "no step marked"])
+@pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])
+def test_a_trace_that_begins_or_ends_within_a_step_is_matched_with_one_that_does_not(tmp_path, place, are_marked):
+    traces = with_slow_gloo()
+    traces[1].records.remove(all_reduces(traces[1])[place])
+    for trace in traces:
+        trace.records = [one for one in trace.records if are_marked or not one["name"].startswith("ProfilerStep")]
+    report = explain_steps([trace.written(tmp_path) for trace in traces])
+    assert "Rank 1 is late: " in report and "\nIn no other trace: 1 gloo:all_reduce.\n" in report
+
+
+def test_traces_of_other_steps_have_only_the_common_ones_matched(tmp_path):
+    traces = with_slow_gloo()
+    for record in traces[1].records:
+        record["ts"] += 50 * MS
+        record["name"] = re.sub(r"#(\d+)", lambda number: f"#{int(number[1]) + 1}", record["name"])
+    report = explain_steps([trace.written(tmp_path) for trace in traces])
+    assert "\nIn no other trace: 4 gloo:all_reduce.\n" in report
+    assert rows(report)["wait for a later rank"] == [18.7, 0.0]
+    assert "Rank 1 is late: " in report
+
+
+def test_a_rank_that_sleeps_is_named_by_what_the_others_wait(tmp_path):
+    traces = [on_cpu(rank, 10, 100).gloo(10 * MS, 85 * MS) for rank in (0, 1, 3)]
+    traces.append(on_cpu(2, 10, 100).gloo(90 * MS, 5 * MS))
+    report = explain_steps([trace.written(tmp_path, ranks=4) for trace in traces])
+    assert "\nRank 2 is late: the others wait 80.0 ms of a step.\n" in report
+    assert "\n  It spends 84.0 ms of a step on 'idle: Python', the others 4.0 ms (medians).\n" in report
+    assert "\nWhat binds: wait for a later rank, 80% of the other ranks' step.\n" in report
+    assert report.splitlines()[-1].startswith("What to do: on rank 2, look at the Python code between the operators")
+
+
+def test_two_late_ranks_are_both_named(tmp_path):
+    traces = [
+        on_cpu(rank, own_ms, 100).gloo(own_ms * MS, (95 - own_ms) * MS) for rank, own_ms in enumerate((10, 80, 10, 81))
+    ]
+    report = explain_steps([trace.written(tmp_path, ranks=4) for trace in traces])
+    assert "Ranks 1 and 3 are late: the others wait 71.0 ms of a step.\n  They spend " in report
+    assert "  They run as much as the others, but slower: larger inputs, a lower clock or shared cores.\n" in report
+
+
+@pytest.mark.parametrize(
+    ("slower_ms", "said"),
+    [
+        ([0] * 6, "No rank is late in step after step."),
+        ([0, 0, 0, 45, 45, 0], "No rank is late in step after step."),
+        ([25] * 6, "Rank 1 is late: "),
+    ],
+    ids=["jitter alone", "two slow steps", "slow in all"],
+)
+def test_jitter_makes_no_rank_late(tmp_path, slower_ms, said):
+    jitter_ms = [[20, 1, 9, 4, 0, 12], [3, 22, 8, 6, 2, 15], [11, 5, 30, 7, 1, 10], [2, 9, 14, 3, 25, 6]]
+    own_ms = [[40 + ms for ms in of_steps] for of_steps in jitter_ms]
+    own_ms[1] = [ms + more_ms for ms, more_ms in zip(own_ms[1], slower_ms, strict=True)]
+    paths = []
+    for rank, of_steps in enumerate(own_ms):
+        trace = Trace(rank, num_steps=6, step_us=100 * MS)
+        for step, ms in enumerate(of_steps):
+            last_ms = max(ranks[step] for ranks in own_ms) + 5
+            trace.add("cpu_op", "aten::mm", step * 100 * MS, ms * MS)
+            trace.add("user_annotation", "gloo:all_reduce", (step * 100 + ms) * MS, (last_ms - ms) * MS)
+            trace.add("cpu_op", "aten::add_", (step * 100 + last_ms) * MS, (100 - last_ms) * MS)
+        paths.append(trace.written(tmp_path, ranks=4))
+    assert said in explain_steps(paths)
+
+
+def test_gloos_collectives_beside_a_gpu_are_communication(tmp_path):
+    early = ends(Trace(0)).kernel(1, 299).all_reduce(300, 200).gloo(500, 400).kernel(900, 99, 899)
+    late = ends(Trace(1)).kernel(1, 299).all_reduce(300, 200).kernel(500, 300).gloo(800, 100).kernel(900, 99, 899)
+    report = explain_steps([early.written(tmp_path), late.written(tmp_path)])
+    table = rows(report)
+    assert table["wait for a later rank"] == [0.3, 0.0] and table["transfer"] == [0.3, 0.3]
+    assert table["idle: launches"] == table["idle: other"] == [0.0, 0.0]
+    assert "Rank 1 is late: the others wait 0.30 ms of a step.\n  It spends 0.70 ms of a step on 'compute'" in report
+
+
+@pytest.mark.parametrize("machine", ["node0", "node1"])
+def test_a_broadcasts_root_that_has_left_does_not_wait(tmp_path, machine):
+    root = on_cpu(0, 5, 50, machine="node0").gloo(5 * MS, 2 * MS, "gloo:broadcast")
+    other = on_cpu(1, 30, 50, machine=machine).gloo(30 * MS, 2 * MS, "gloo:broadcast")
+    paths = [root.written(tmp_path), other.written(tmp_path)]
+    table = rows(explain_steps(paths))
+    assert table["wait for a later rank"] == [0.0, 0.0] and table["transfer"] == [2.0, 2.0]
+    assert [trace.steps[0].start_s for trace in read_traces(paths)] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("machine", "ahead_us", "moved_s"),
+    [("node0", 0, 0), ("node0", 150, 0), ("node1", 150, 150e-6), ("node1", 4e6, 4.0)],
+    ids=["one machine", "one machine, unequal ends", "another", "another, seconds apart"],
+)
+def test_a_machine_has_one_clock_and_another_is_moved_to_it(tmp_path, machine, ahead_us, moved_s):
+    early = ends(Trace(0, machine="node0")).all_reduce(301, 600)
+    late = ends(Trace(1, ahead_us=ahead_us, machine=machine)).all_reduce(751, 150)
+    first, second = read_traces([early.written(tmp_path), late.written(tmp_path)])
+    assert second.steps[0].start_s - first.steps[0].start_s == pytest.approx(ahead_us / 1e6 - moved_s, abs=1e-6)
+
+
+def test_gloos_unequal_ends_move_only_a_clock_that_cannot_be_right(tmp_path):
+    starts_s = []
+    for ahead_us in (0, 4e6):
+        early, late = with_slow_gloo()
+        early.machine, late.machine = "node0", "node1"
+        for record in late.records:
+            record["ts"] += ahead_us
+        first, second = read_traces([early.written(tmp_path), late.written(tmp_path)])
+        starts_s.append(second.steps[0].start_s - first.steps[0].start_s)
+    assert starts_s == [0.0, pytest.approx(0.0, abs=0.011)]
+
+
+def test_only_ranks_whose_traces_are_not_given_are_asked_for(tmp_path):
+    path = CAUSES["communication, unmatched"]().written(tmp_path)
+    assert "What to do: give the traces of rank 1 too: " in explain_steps([path])
+    traces = [ends(Trace(rank)).all_reduce(400, 500, ranks=f"[{rank}, {rank + 2}]") for rank in (0, 1)]
+    assert "What to do: give the traces of ranks 2 and 3 too: " in explain_steps(
+        [one.written(tmp_path, 4) for one in traces]
+    )
+
+
+def test_an_operator_is_named_however_many_it_calls(tmp_path):
+    trace = CAUSES["idle: launches"]()
+    for number in range(600):
+        trace.add("cpu_op", "aten::empty", 502 + number / 10, 0.05)
+    assert "  0.30 ms of it in aten::addcmul_" in explain_steps([trace.written(tmp_path)])
+
+
+def test_steps_shorter_than_a_millisecond_are_in_microseconds(tmp_path):
+    report = explain_steps([ends(Trace(step_us=100)).kernel(1, 50).written(tmp_path)])
+    assert rows(report)["compute"] == [52.0] and re.search(r"^all +100\.0 µs$", report, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +344,7 @@ def test_a_trace_with_stacks_names_the_line(tmp_path):
     trace.host(200, 700, "train.py(23): step", "python_function").host(
         505, 200, "torch/optim/adam.py(9): f", "python_function"
     )
-    assert "  0.3 ms of it in aten::addcmul_, train.py(23): step" in explain_steps([trace.written(tmp_path)])
+    assert "  0.30 ms of it in aten::addcmul_, train.py(23): step" in explain_steps([trace.written(tmp_path)])
 
 
 def traced(folder):

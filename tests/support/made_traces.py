@@ -6,12 +6,19 @@ STEP_US = 1000.0
 
 
 class Trace:
-    """A trace of steps of a millisecond each on a GPU, in microseconds, as torch 2.13 writes it."""
+    """A trace of steps of a millisecond each, unless said otherwise, in microseconds, as torch 2.13 writes it."""
 
-    def __init__(self, rank=0, num_steps=2, ahead_us=0.0):
-        self.rank, self.num_steps, self.ahead_us, self.records = rank, num_steps, ahead_us, []
+    def __init__(self, rank=0, num_steps=2, ahead_us=0.0, step_us=STEP_US, machine=""):
+        self.rank, self.num_steps, self.ahead_us, self.step_us, self.machine = (
+            rank,
+            num_steps,
+            ahead_us,
+            step_us,
+            machine,
+        )
+        self.records = []
         for step in range(num_steps):
-            self.add("user_annotation", f"ProfilerStep#{step + 7}", step * STEP_US, STEP_US)
+            self.add("user_annotation", f"ProfilerStep#{step + 7}", step * step_us, step_us)
 
     def add(self, cat, name, start_us, length_us, **args):
         times = {"ts": 5e6 + self.ahead_us + start_us, "dur": length_us}
@@ -21,8 +28,8 @@ class Trace:
     def kernel(self, start_us, length_us, launched_us=None, name="gemm", cat="kernel", stream=7, **args):
         """One on the GPU in each step, and its launch, a step before it unless another time is given."""
         for step in range(self.num_steps):
-            at_us, number = step * STEP_US, len(self.records)
-            early_us = at_us - STEP_US if launched_us is None else at_us + launched_us
+            at_us, number = step * self.step_us, len(self.records)
+            early_us = at_us - self.step_us if launched_us is None else at_us + launched_us
             self.add("cuda_runtime", "cudaLaunchKernel", early_us, 5, correlation=number)
             self.add(cat, name, at_us + start_us, length_us, correlation=number, stream=stream, **args)
         return self
@@ -38,16 +45,21 @@ class Trace:
 
     def host(self, start_us, length_us, name, cat="cpu_op"):
         for step in range(self.num_steps):
-            self.add(cat, name, step * STEP_US + start_us, length_us)
+            self.add(cat, name, step * self.step_us + start_us, length_us)
         return self
+
+    def gloo(self, start_us, length_us, name="gloo:all_reduce"):
+        return self.host(start_us, length_us, name, "user_annotation")
 
     def written(self, folder, ranks=2):
         path = folder / f"worker{self.rank}.pt.trace.json"
-        info = {"rank": self.rank, "world_size": ranks}
-        path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": self.records}))
+        group = {"pg_name": "0", "backend_config": "cpu:gloo,cuda:nccl", "ranks": list(range(ranks))}
+        info = {"rank": self.rank, "world_size": ranks, "pg_config": [group]}
+        whole = {"schemaVersion": 1, "host_name": self.machine, "distributedInfo": info, "traceEvents": self.records}
+        path.write_text(json.dumps(whole))
         return path
 
 
 def ends(trace):
-    """The same with a kernel at both ends of the step, so that a step lasts a millisecond."""
-    return trace.kernel(0, 1).kernel(999, 1)
+    """The same with a kernel at both ends of the step, so that this is as long as it says."""
+    return trace.kernel(0, 1).kernel(trace.step_us - 1, 1)

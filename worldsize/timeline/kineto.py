@@ -6,12 +6,14 @@ ParamCommsUtils.hpp.
 
 from __future__ import annotations
 
+import bisect
 import gzip
+import itertools
 import json
 import re
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +26,9 @@ OPERATOR, RANGE, RUNTIME, PYTHON = "operator", "range", "runtime", "python"  # k
 _ON_HOST = {"cpu_op": OPERATOR, "user_annotation": RANGE, "python_function": PYTHON}
 _OTHERS = ("mtia_", "privateuse1_", "hpu_")  # accelerators whose activities are not read
 _BACKENDS = ("gloo:", "nccl:", "mpi:", "xccl:")
+_HOST_BACKENDS = ("gloo:", "mpi:")  # which no kernel shows beside a GPU
+_ROOTED = re.compile(r":(?:broadcast|reduce|gather|scatter)$")  # in which some ranks may leave early
+_MESSAGE = re.compile(r":(?:send|recv)")
 _KERNEL = re.compile(r"[nr]ccl(?:Symk?)?(?:Dev)?Kernels?_([A-Za-z]+)")
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _NAMES = {  # of collectives, and what programs call
@@ -41,7 +46,7 @@ _STEP = re.compile(r"ProfilerStep#?\s*(\d+)")
 _RANK = re.compile(r"(?:rank|worker)[_-]?(\d+)")
 _GZIP, _HEAD_BYTES = b"\x1f\x8b", 4096
 _MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"distributedInfo"')  # of which a trace has one near its beginning
-SLACK_S = 2e-4  # by which the ends of one collective may differ between ranks
+_SLACK_S = 2e-4  # by which the ends of one collective may differ between ranks
 _Record: TypeAlias = Mapping[str, Any]
 
 
@@ -72,6 +77,8 @@ class RankTrace:
 
     rank: int
     world_size: int
+    host: str
+    """The machine's name; empty if the trace has none."""
     epoch_s: float
     has_gpu: bool
     devices: frozenset[int]
@@ -88,9 +95,8 @@ class RankTrace:
             return replace(call, start_s=call.start_s + shift_s, end_s=call.end_s + shift_s)
 
         def at(activity: Activity) -> Activity:
-            event, launched_s = activity.event, activity.launched_s
-            event = replace(event, start_s=event.start_s + shift_s, end_s=event.end_s + shift_s)
-            return replace(activity, event=event, launched_s=None if launched_s is None else launched_s + shift_s)
+            launched_s = None if activity.launched_s is None else activity.launched_s + shift_s
+            return replace(activity, event=_later(activity.event, shift_s), launched_s=launched_s)
 
         return replace(
             self,
@@ -105,8 +111,8 @@ def read_traces(paths: Iterable[str | Path]) -> list[RankTrace]:
     """Read one trace for each rank, plain or compressed by gzip, with times since the first activity of all.
 
     A rank is the one that the file names (`distributedInfo`), otherwise the number behind `rank` or `worker` in the
-    file's name, otherwise 0. Machines whose clocks differ are put on that of the lowest rank, by the collectives that
-    both have recorded.
+    file's name, otherwise 0. Collectives that the backend has not numbered are numbered by their order. Machines whose
+    clocks differ are put on that of the lowest rank, by the collectives that both have recorded.
 
     Raises:
         ValueError: a file cannot be read or has no activity, or two are of one rank.
@@ -121,7 +127,7 @@ def read_traces(paths: Iterable[str | Path]) -> list[RankTrace]:
         traces[trace.rank] = trace
     if not traces:
         raise ValueError("name the files with the profiler's traces, one for each rank")
-    ordered = [traces[rank] for rank in sorted(traces)]
+    ordered = _numbered([traces[rank] for rank in sorted(traces)])
     shifts_s = _shifts_s(ordered)
     start_s = min(
         activity.event.start_s + shift_s
@@ -141,35 +147,119 @@ def is_trace(path: str | Path) -> bool:
     return head.startswith(_GZIP) or any(mark in head for mark in _MARKS)
 
 
-def _shifts_s(ordered: list[RankTrace]) -> list[float]:
-    """The seconds that put each on the first's clock: a collective ends on all of its ranks at about the same time.
+def collectives(trace: RankTrace) -> dict[tuple[object, ...], Event]:
+    """Return the numbered collectives of a rank, each by a key that is the same on all ranks of its group."""
+    seen: Counter[tuple[object, ...]] = Counter()
+    found: dict[tuple[object, ...], Event] = {}
+    for event in (one.event for one in trace.activities if is_collective(one.event) and one.event.sequence):
+        key = event.name, event.group, event.sequence  # sizes may differ: all_to_all_single, gather
+        seen[key] += 1
+        found[(*key, seen[key])] = event
+    return found
 
-    A trace without a collective in common with the first is put there by one that has been put there already.
+
+def is_collective(event: Event) -> bool:
+    """Whether this is communication of a group, and neither a message nor a copy between GPUs."""
+    return event.kind == COMMUNICATION and event.name.startswith(_BACKENDS) and not _MESSAGE.search(event.name)
+
+
+def _numbered(ordered: Sequence[RankTrace]) -> list[RankTrace]:
+    """Number the collectives that have no number: all ranks of a group call them in the same order."""
+    first: dict[tuple[str, str], tuple[RankTrace, list[Event]]] = {}
+    leads: defaultdict[tuple[str, str], dict[int, int]] = defaultdict(dict)  # by how many calls a rank's trace is late
+    for trace in ordered:
+        calls: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
+        for event in (one.event for one in trace.activities):
+            if is_collective(event) and not event.sequence:
+                calls[event.name, event.group].append(event)
+        for kind, events in calls.items():
+            known, others = first.setdefault(kind, (trace, events))
+            lead = _lead(known, others, trace, events)
+            if lead is not None:
+                leads[kind][trace.rank] = lead
+    return [_with_numbers(trace, leads) for trace in ordered]
+
+
+def _with_numbers(trace: RankTrace, leads: Mapping[tuple[str, str], Mapping[int, int]]) -> RankTrace:
+    seen: Counter[tuple[str, str]] = Counter()
+    activities = list[Activity]()
+    for one in trace.activities:
+        kind = one.event.name, one.event.group
+        of_ranks = leads.get(kind, {})
+        if trace.rank in of_ranks and is_collective(one.event) and not one.event.sequence:
+            seen[kind] += 1
+            number = seen[kind] + of_ranks[trace.rank] - min(of_ranks.values())
+            one = replace(one, event=replace(one.event, sequence=number))
+        activities.append(one)
+    return replace(trace, activities=tuple(activities))
+
+
+def _lead(known: RankTrace, others: Sequence[Event], trace: RankTrace, events: Sequence[Event]) -> int | None:
+    """How many of a known trace's calls of a kind come before the first one of another trace; None if not clear.
+
+    As many calls in the same steps are the same calls. Otherwise one of the traces begins or ends later: by how much is
+    what most of the common steps say or, without steps, most of the calls, by the nearest end.
     """
-    epoch_s, left = ordered[0].epoch_s, {trace.rank: _numbered(trace) for trace in ordered}
-    ends_s = {key: event.end_s for key, event in left[ordered[0].rank].items()}
-    epochs_s, shifts_s = {trace.rank: trace.epoch_s for trace in ordered}, dict[int, float]()
+    if len(others) == len(events) and [one.name for one in known.steps] == [one.name for one in trace.steps]:
+        return 0
+    if known.steps and trace.steps:
+        steps = {one.name: one for one in known.steps}
+        votes = [
+            _num_before(others, known_s) - _num_before(events, own_s)
+            for one in trace.steps
+            if (step := steps.get(one.name))
+            for known_s, own_s in ((step.start_s, one.start_s), (step.end_s, one.end_s))
+        ]
+    else:
+        ends_s, ahead_s = sorted(one.end_s for one in others), trace.epoch_s - known.epoch_s
+        middles_s = [(one_s + next_s) / 2 for one_s, next_s in itertools.pairwise(ends_s)]
+        own_s = sorted(one.end_s + ahead_s for one in events)
+        votes = [bisect.bisect(middles_s, one_s) - place for place, one_s in enumerate(own_s)]
+    ((lead, agreeing),) = Counter(votes).most_common(1) or [(0, 0)]
+    return lead if 2 * agreeing > len(votes) else None
+
+
+def _num_before(events: Sequence[Event], time_s: float) -> int:
+    return sum(event.start_s < time_s for event in events)
+
+
+def _shifts_s(ordered: Sequence[RankTrace]) -> list[float]:
+    """The seconds that put each on the first's clock, by the collectives in common with those that are on it already.
+
+    A machine has one clock. Another machine's is moved so that collectives end together if they then do, or if most
+    would otherwise have ended on one rank before another started them. Gloo's end at unequal times and move no clock
+    that could be right.
+    """
+    left = {trace.rank: (trace, collectives(trace)) for trace in ordered}
+    ahead_s, shifts_s = dict[str, float](), dict[int, float]()  # by machine, by rank
+    placed: dict[tuple[object, ...], Event] = {}
     while left:
-        rank = max(left, key=lambda rank: (len(left[rank].keys() & ends_s.keys()), -rank))
-        own, shift_s = left.pop(rank), epochs_s[rank] - epoch_s
-        ahead_s = [own[key].end_s + shift_s - ends_s[key] for key in own.keys() & ends_s.keys()]
-        middle_s = statistics.median_low(ahead_s) if ahead_s else 0.0
-        agreeing = sum(abs(one_s - middle_s) <= SLACK_S for one_s in ahead_s)
-        shift_s -= middle_s if 2 * agreeing > len(ahead_s) else 0.0
-        shifts_s[rank] = shift_s
-        ends_s = {key: event.end_s + shift_s for key, event in own.items()} | ends_s
+        rank = max(left, key=lambda rank: (len(left[rank][1].keys() & placed.keys()), -rank))
+        trace, own = left.pop(rank)
+        shift_s, machine = trace.epoch_s - ordered[0].epoch_s, trace.host or f"of rank {rank}"
+        if machine not in ahead_s:
+            ahead_s[machine] = _ahead_s([(own[key], placed[key]) for key in own.keys() & placed.keys()], shift_s)
+        shifts_s[rank] = shift_s - ahead_s[machine]
+        placed = {key: _later(event, shifts_s[rank]) for key, event in own.items()} | placed
     return [shifts_s[trace.rank] for trace in ordered]
 
 
-def _numbered(trace: RankTrace) -> dict[tuple[object, ...], Event]:
-    """The collectives of a rank by kind and number."""
-    seen: Counter[tuple[object, ...]] = Counter()
-    found: dict[tuple[object, ...], Event] = {}
-    for event in (one.event for one in trace.activities if one.event.kind == COMMUNICATION):
-        kind = event.name, event.group, event.size_bytes
-        seen[kind] += 1
-        found[(*kind, event.sequence or -seen[kind])] = event
-    return found
+def _ahead_s(pairs: Sequence[tuple[Event, Event]], shift_s: float) -> float:
+    """By how much a clock is ahead, from its events and others of the same collectives, in which all wait for all."""
+    pairs = [pair for pair in pairs if not _ROOTED.search(pair[0].name)]
+    later_s = [own.end_s + shift_s - other.end_s for own, other in pairs]
+    middle_s = statistics.median_low(later_s) if later_s else 0.0
+    agreeing = sum(abs(one_s - middle_s) <= _SLACK_S for one_s in later_s)
+    apart = sum(
+        max(own.start_s + shift_s, other.start_s) > min(own.end_s + shift_s, other.end_s)
+        for own, other in pairs
+        if own.group  # otherwise they may be of two groups
+    )
+    return middle_s if 2 * max(agreeing, apart) > len(pairs) else 0.0
+
+
+def _later(event: Event, shift_s: float) -> Event:
+    return replace(event, start_s=event.start_s + shift_s, end_s=event.end_s + shift_s)
 
 
 def _trace(path: Path) -> RankTrace:
@@ -201,13 +291,16 @@ def _parsed(whole: _Record, name: str) -> RankTrace:
     has_gpu = any(one.get("cat", "").lower() in _ON_GPU for one in records)
     calls = sorted(_calls(records, first_us))
     activities = _on_gpu(records, first_us, rank) if has_gpu else _on_host(records, first_us, rank)
+    groups = _groups(info)
+    activities = [replace(one, event=_in_group(one.event, groups)) for one in activities]
     steps = sorted({call.name: call for call in calls if _STEP.fullmatch(call.name)}.values())
     lengths_s = [call.end_s - call.start_s for call in steps]
     if len(steps) > 1 and lengths_s[-1] < statistics.median(lengths_s[:-1]) / 20:
         del steps[-1]  # begun by the last `step()` of a program that ends before the schedule does
     return RankTrace(
         rank,
-        int(info.get("world_size", 0)),
+        int(info.get("world_size", 0)) or max((one.get("args", {}).get("Group size", 0) for one in records), default=0),
+        whole.get("host_name", ""),
         first_us / 1e6 + int(whole.get("baseTimeNanoseconds", 0)) / 1e9,
         has_gpu,
         frozenset(one.get("args", {}).get("device", 0) for one in records if one.get("cat", "").lower() == "kernel"),
@@ -215,6 +308,23 @@ def _parsed(whole: _Record, name: str) -> RankTrace:
         tuple(sorted(activities, key=lambda one: (one.event.start_s, one.event.end_s))),
         tuple(calls),
     )
+
+
+def _groups(info: _Record) -> dict[str, str]:
+    """The ranks of a backend's group, for those backends of which a rank is in one set of ranks only."""
+    of_backends: defaultdict[str, set[str]] = defaultdict(set)
+    for group in info.get("pg_config") or ():
+        for backend in _BACKENDS:
+            if backend.removesuffix(":") in group.get("backend_config", ""):
+                of_backends[backend].add(str(group.get("ranks", "")))
+    return {backend: ranks.pop() for backend, ranks in of_backends.items() if len(ranks) == 1}
+
+
+def _in_group(event: Event, groups: Mapping[str, str]) -> Event:
+    """The same in its backend's only group if the trace does not name one, as it does not for Gloo."""
+    if event.group or not is_collective(event):
+        return event
+    return replace(event, group=groups.get(event.name.partition(":")[0] + ":", ""))
 
 
 def _calls(records: Iterable[_Record], first_us: float) -> Iterator[HostCall]:
@@ -244,17 +354,23 @@ def _on_gpu(records: list[_Record], first_us: float, rank: int) -> list[Activity
             found.append(Activity(event))
             if launch := launches.get(args.get("correlation")):
                 found[-1] = Activity(event, _span_s(launch, first_us)[0], str(launch.get("tid")))
+        elif _starts_with(one, _HOST_BACKENDS):
+            found.append(Activity(_event(one, first_us, rank, COMMUNICATION, COMMUNICATION)))
     return found
+
+
+def _starts_with(one: _Record, beginnings: tuple[str, ...]) -> bool:
+    """Whether this is an operator or a range with a name that begins so."""
+    return _kind_on_host(one) in (OPERATOR, RANGE) and one["name"].startswith(beginnings)
 
 
 def _on_host(records: list[_Record], first_us: float, rank: int) -> list[Activity]:
     """The operations of the backend, and of each thread the outermost operators."""
     found, busy_us = [], dict[Any, float]()
     for one in sorted(records, key=lambda one: (one["ts"], -one["dur"])):
-        kind = _kind_on_host(one)
-        if kind in (OPERATOR, RANGE) and one["name"].startswith(_BACKENDS):
+        if _starts_with(one, _BACKENDS):
             found.append(Activity(_event(one, first_us, rank, COMMUNICATION, COMMUNICATION)))
-        elif kind == OPERATOR and one["name"].startswith("aten::") and one["ts"] >= busy_us.get(one.get("tid"), 0):
+        elif _starts_with(one, ("aten::",)) and one["ts"] >= busy_us.get(one.get("tid"), 0):
             busy_us[one.get("tid")] = one["ts"] + one["dur"]
             found.append(Activity(_event(one, first_us, rank, "compute", "compute")))
     return found
