@@ -23,12 +23,14 @@ extensions = [
     "extensions.cells",
     "extensions.cheats",
     "extensions.docstrings",
+    "extensions.download",
     "extensions.formulas",
     "extensions.links",
     "extensions.measured",
     "extensions.mistakes",
     "extensions.pictures",
     "extensions.questions",
+    "extensions.slides",
 ]
 exclude_patterns = ["**/build", "**/.ipynb_checkpoints"]  # what the lessons write
 root_doc = "index"
@@ -64,6 +66,8 @@ add_module_names = False
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_favicon = "static/favicon.svg"
+html_search_scorer = "static/scorer.js"
 html_js_files = ["theme.js", "self_check.js", "checklist.js"]
 html_math_renderer = "mathml"
 html_show_search_summary = False  # it would fetch pages, which a browser refuses from file://

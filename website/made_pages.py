@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 from calculators import NAMES, calculator
-from extensions import measured
+from extensions import measured, slides
 from typer.cli import get_docs_for_click
 
 from autograder.authoring.scripts import Script, parse
@@ -29,7 +29,7 @@ def all_of(root: Path, weeks: Sequence[str]) -> dict[str, str]:
         "checklist.md": checklist(root, scripts),
         "self_checks.md": self_checks(scripts),
         "commands.md": commands(),
-        "measured.md": measured.page(root),
+        **({"measured.md": recorded} if (recorded := measured.page(root)) else {}),
         **calculators(),
         **reference(root),
     }
@@ -38,7 +38,8 @@ def all_of(root: Path, weeks: Sequence[str]) -> dict[str, str]:
 def schedule(weeks: Sequence[Script]) -> str:
     """The weeks in a table, with what each takes and what comes after it."""
     rows = [_row(script) for script in weeks]
-    return "\n".join(["# Schedule", "", "| week | reading and doing | afterwards |", "|---|---|---|", *rows, ""])
+    head = ["| week | reading and doing | afterwards | to teach from |", "|---|---|---|---|"]
+    return "\n".join(["# Schedule", "", *head, *rows, ""])
 
 
 def checklist(root: Path, weeks: Sequence[Script]) -> str:
@@ -130,8 +131,9 @@ def _notebook_title(path: Path) -> str:
 
 def _row(script: Script) -> str:
     about = {found["name"]: found["text"] for found in _ROW.finditer(script.cells[0].source)}
-    takes = about.get("Reading and doing", "").partition(":")[0]
-    return f"| [{title(script)}](weeks/{script.path.stem}.ipynb) | {takes} | {about.get('Afterwards', '')} |"
+    takes = (about.get("Reading and doing") or about.get("Reading", "")).partition(":")[0]
+    shown = f'<a href="{slides.place(script.path.stem)}">slides</a>'
+    return f"| [{title(script)}](weeks/{script.path.stem}.ipynb) | {takes} | {about.get('Afterwards', '')} | {shown} |"
 
 
 def _name(script: Script) -> str:

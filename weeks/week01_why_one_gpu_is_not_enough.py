@@ -108,8 +108,8 @@ predictions.reveal("GPT-3 on one A100", gpt3_flops / 312e12 / units.YEAR)
 # instead of six because they compute the forward pass twice to save memory.
 #
 # The share of the peak that goes into those six operations is the **model FLOPs utilisation**, or
-# MFU (Chowdhery et al. 2022, *PaLM*, section 4.1). Recomputed work does not count. Every week of
-# this course prints it.
+# MFU (Chowdhery et al. 2022, *PaLM*, section 4.1). Recomputed work does not count. Many weeks of
+# this course print it.
 
 # %% time_on_a_cluster
 cluster_s = 8 * gpt3_parameters * gpt3_tokens / (1024 * 140e12)

@@ -41,6 +41,7 @@ PAGES = {
         "weeks/*",
         "calculators/*",
         "labs/lab01/*",
+        "slides/*",
         "self_checks",
         "checklist",
         "measured",
@@ -173,8 +174,8 @@ def test_what_gpus_gave_stands_below_the_table_of_its_cell_and_on_a_page(small):
     assert "20 µs" in page and "ValueError: no rank" in page
 
 
-def test_without_a_record_the_site_says_so_and_a_stand_in_is_refused(tmp_path, extensions):
-    assert "No run on GPUs has been recorded yet" in extensions("measured").page(tmp_path)
+def test_without_a_record_there_is_no_page_and_a_stand_in_is_refused(tmp_path, extensions):
+    assert extensions("measured").page(tmp_path) == ""
     for odd in (recorded_run(is_stand_in=True), recorded_run(gpus=())):
         path = tmp_path / recorded.FOLDER / "one.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -254,6 +255,21 @@ def test_paper_has_the_text_and_no_link_to_skip_it(small, visit):
     page.emulate_media(media="print")
     assert page.locator("h1").is_visible() and page.locator("#check_twice").is_visible()
     assert not page.locator(".skip-to-content").is_visible()
+
+
+@pytest.mark.browser
+def test_slides_show_what_a_lesson_drew_and_leave_its_text_to_the_speaker(small, visit):
+    page, _, said = visit(small / "slides/week01_small.html")
+    shown, notes = page.locator(".slides > section"), page.locator("aside.notes")
+    assert shown.count() == 3 and set(shown.locator("h2").all_inner_texts()) == {"Week 1. A small lesson"}
+    expect(shown.nth(0)).to_contain_text("about 2 minutes: a turn")
+    expect(shown.nth(0)).to_have_class("present")
+    assert notes.count() == 1 and "a link to the lab" in notes.text_content()
+    page.keyboard.press("ArrowRight")
+    expect(shown.nth(1)).to_have_class("present")
+    expect(shown.nth(0)).to_have_class("past")
+    assert [shown.nth(number).locator(kind).count() for number, kind in ((1, "table"), (2, "img"))] == [1, 1]
+    assert "number + number" not in page.content() and said == []
 
 
 @pytest.mark.browser

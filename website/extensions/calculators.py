@@ -5,13 +5,10 @@ That is Pyodide, which is Python compiled for browsers, Vega, and a zip of the p
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
 import sys
-import tarfile
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -21,10 +18,10 @@ from calculators import calculator
 from docutils import nodes
 from jinja2 import Environment, FileSystemLoader
 from sphinx.application import Sphinx
-from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
-ROOT = Path(__file__).resolve().parents[2]
+from extensions.npm import ROOT, package
+
 PYODIDE = "314.0.7"
 _SHA256 = "66b7949e5a0cba2250b586d7e368bf12fb482800748d182c4618254b685ffaa0"  # of npm's package
 _FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
@@ -108,23 +105,9 @@ def _bring(app: Sphinx, error: Exception | None) -> None:
 
 
 def pyodide() -> Path:
-    """The folder of Pyodide's files, fetched once by npm.
+    """The folder of Pyodide's files.
 
     Raises:
         ExtensionError: npm is not there, or gives something else.
     """
-    folder = ROOT / f"build/pyodide-{PYODIDE}"
-    if not folder.is_dir():
-        if not shutil.which("npm"):
-            raise ExtensionError("The calculators need npm, which brings Pyodide; on Debian: apt install npm.")
-        folder.parent.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
-            command = ["npm", "pack", "--silent", "--pack-destination", fresh, f"pyodide@{PYODIDE}"]
-            subprocess.run(command, check=True, capture_output=True, text=True)
-            (package,) = Path(fresh).glob("*.tgz")
-            if hashlib.sha256(package.read_bytes()).hexdigest() != _SHA256:
-                raise ExtensionError(f"npm's package of Pyodide {PYODIDE} is not the one that was tried.")
-            with tarfile.open(package) as files:
-                files.extractall(fresh, filter="data")
-            (Path(fresh) / "package").rename(folder)
-    return folder
+    return package("pyodide", PYODIDE, _SHA256)

@@ -14,10 +14,10 @@ from sphinx.config import Config
 from autograder.bench.recorded import FOLDER, Record, read_all
 from worldsize import draw
 
-NONE_YET = "No run on GPUs has been recorded yet: `make gpu` records one."
 NOT_HERE = (
-    "Not recorded on GPUs yet: what is measured here was measured on processor cores, and what is said of GPUs is "
-    "emulated, computed or quoted."
+    "What is measured here was measured on processor cores; what is said of GPUs is emulated, computed or quoted."
+)
+    "What is measured here was measured on processor cores; what is said of GPUs is emulated, computed or quoted."
 )
 
 
@@ -30,9 +30,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def page(root: Path) -> str:
-    """The page on all records, in Markdown."""
-    records = read_all(root)
-    parts = [f"## {record.where}\n\n{_table_of(record)}" for record in records] or [NONE_YET]
+    """The page on all records, in Markdown; empty if there are none."""
+    if not (records := read_all(root)):
+        return ""
+    parts = [f"## {record.where}\n\n{_table_of(record)}" for record in records]
     head = "`make gpu` runs every path that uses GPUs, and records what it gives with a description of the machine."
     return "\n\n".join(["# Measured on GPUs", head, *parts, ""])
 
@@ -64,7 +65,8 @@ def _add(app: Sphinx, doctree: nodes.document) -> None:
         for table in [*_tables(records, week, container["ids"])]:
             container.append(nodes.raw("", table, format="html"))
     (top, *_) = doctree.findall(nodes.section)
-    top.append(nodes.paragraph("", _said(records, week), classes=["recorded"]))
+    place = 1 + next(number for number, node in enumerate(top) if not isinstance(node, nodes.title))  # below its table
+    top.insert(place, nodes.paragraph("", _said(records, week), classes=["recorded"]))
 
 
 def _tables(records: Sequence[Record], week: str, cells: Sequence[str]) -> Iterator[str]:
