@@ -1018,7 +1018,7 @@ draw.table(table, title="28 sequences on four ranks, emulated; no other work is 
 #
 # Return to the two nodes of eight GPUs, and train Llama 3 8B with all its 32 layers, in steps of 16
 # sequences of 8,192 tokens. How many ranks should each dimension have? `llama_step` is a program,
-# so run it on paper. Each layout is recorded with 1 and 2 layers for each stage, and extrapolated
+# so run it on paper. Each layout is recorded with 2 and 3 layers for each stage, and extrapolated
 # linearly to 32 layers.
 
 # %% recorded
@@ -1030,7 +1030,7 @@ def record(tp, pp):
     """A run on paper of 32 layers on 16 GPUs; the axis that sends least is outermost."""
     axes = {"pp": pp, "dp": 16 // tp // pp, "tp": tp}
     num_batches = NUM_SEQUENCES // axes["dp"]
-    where = {"world_size": 16, "cluster": network, "echo": False, "depths": (pp, 2 * pp)}
+    where = {"world_size": 16, "cluster": network, "echo": False, "depths": (2 * pp, 3 * pp)}
     tokens = NUM_SEQUENCES * LLAMA.context_length
     return ws.paper(llama_step, 32, LLAMA, axes, num_batches, tokens_per_step=tokens, **where)
 

@@ -46,14 +46,14 @@ def recording(scale: float) -> Iterator[Figure]:
         "echo": False,
     }
     arguments = ("llama-3-405b", 8, pp, 16 if scale else 2)
-    deep = ws.paper(large_programs.in_stages, 126, *arguments, depths=(pp, 2 * pp), **kwargs)
-    yield from _figures(f"Llama 3 405B, {pp} stages by two depths", list(deep.runs.values()), 60, scale)
+    deep = ws.paper(large_programs.in_stages, 126, *arguments, depths=(2 * pp, 3 * pp), **kwargs)
+    yield from _figures(f"Llama 3 405B, {pp} stages by two depths", list(deep.runs.values()), 100, scale)
     if scale:
         whole = ws.paper(large_programs.in_stages, 126, *arguments, **kwargs)
         yield from _figures(f"Llama 3 405B, {pp} stages whole", [whole], 300, scale)
         for name in ("step_s", "peak_bytes"):
             error = abs(deep.by_name()[name] / whole.by_name()[name] - 1)
-            how = "126 layers by the line through 16 and 32, over the whole record"
+            how = "126 layers by the line through 32 and 48, over the whole record"
             yield Figure(f"{name} by two depths", 100 * error, "% off", "at most 5", error <= 0.05, how)
 
 

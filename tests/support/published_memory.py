@@ -1,6 +1,6 @@
 """Published peaks of memory beside the same program's on paper: run as a script, it prints every row of tests/data.
 
-torchtitan's rows are `large_programs` of two steps on the line through 2 and 4 layers: the tensors' bytes, where the
+torchtitan's rows are `large_programs` of two steps on the lines through 3 and 4 layers: the tensors' bytes, where the
 source says what torch's allocator had reserved. Korthikanti's are the activations that a layer of `gpt_layers` keeps of
 a micro-batch, times the layers and, on a pipeline's first stage, the micro-batches that it holds.
 """
@@ -95,7 +95,7 @@ def _peak_bytes(program, num_layers, args, num_gpus) -> float:
     cloudpickle.register_pickle_by_value(large_programs)
     cluster = "dgx-h100" if num_gpus == 8 else f"h100-ndr-x{num_gpus // 8}"
     return ws.paper(
-        program, num_layers, *args, world_size=num_gpus, cluster=cluster, depths=(2, 4), echo=False
+        program, num_layers, *args, world_size=num_gpus, cluster=cluster, depths=(3, 4), echo=False
     ).peak_bytes
 
 

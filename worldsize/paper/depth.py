@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from worldsize.hardware import Cluster
-from worldsize.paper.alignment import levels_side_by_side
+from worldsize.paper.alignment import Alignment, align
 from worldsize.paper.figures import StepFigures
-from worldsize.paper.record import RankRecord
 from worldsize.paper.result import PaperRun, cluster_of
 
 
@@ -24,25 +24,20 @@ class DeepRun(StepFigures):
     runs: Mapping[int, PaperRun]
 
     def __post_init__(self) -> None:
-        shallow, deep = self._records
-        if len(shallow) != len(deep) or not all(
-            one.num_operators < other.num_operators for one, other in zip(shallow, deep, strict=True)
-        ):
-            first, second = self._two
-            raise ValueError(
-                f"with {second} layers the program does no more than with {first} on every rank: "
-                "make its first argument the number of layers, or choose depths that add layers to a rank"
-            )
+        for first, second in pairwise(sorted(self.runs)):
+            shallow, deep = self.runs[first].records, self.runs[second].records
+            if len(shallow) != len(deep) or not all(
+                one.num_operators < other.num_operators for one, other in zip(shallow, deep, strict=True)
+            ):
+                raise ValueError(
+                    f"with {second} layers the program does no more than with {first} on every rank: "
+                    "make its first argument the number of layers, or choose depths that add layers to a rank"
+                )
 
     @property
     def _two(self) -> tuple[int, int]:
         first, second = sorted(self.runs)[-2:]
         return first, second
-
-    @property
-    def _records(self) -> tuple[Sequence[RankRecord], Sequence[RankRecord]]:
-        first, second = self._two
-        return self.runs[first].records, self.runs[second].records
 
     @property
     def cluster(self) -> Cluster:  # type: ignore[override]
@@ -91,33 +86,69 @@ class DeepRun(StepFigures):
         return {name: round(self._line(lambda run, name=name: run.without_flops.get(name, 0))) for name in names}
 
     @cached_property
-    def peak_bytes(self) -> float:  # type: ignore[override]
-        """The peak bytes of the tensors of the recorded rank that holds most at this depth."""
-        return max(self._peak_of(*pair) for pair in zip(*self._records, strict=True))
-
-    def _peak_of(self, shallow: RankRecord, deep: RankRecord) -> float:
-        """Extrapolate what a rank holds at each place of the program, and its peak, and return the largest.
-
-        With more layers, the peak may be at a different place than in the records.
-        """
-        peaks = shallow.memory.most_bytes, deep.memory.most_bytes
-        return max(self._on_line(*pair) for pair in [peaks, *levels_side_by_side(shallow, deep)])
+    def _alignments(self) -> Sequence[Alignment]:
+        """The alignment of each rank's records of the two depths."""
+        first, second = self._two
+        records = self.runs[first].records, self.runs[second].records
+        return [align(*pair) for pair in zip(*records, strict=True)]
 
     @property
-    def error_fraction(self) -> Mapping[str, float] | None:
-        """The relative error, by figure, of a line through two depths at a third; None if only two are recorded.
+    def no_peak(self) -> str:
+        """Why these depths give no peak; empty if they give one.
 
-        For the peak, it is at least the relative change of `peak_bytes` without the third depth, because the peak may
-        move to a different place.
+        Two depths give one if the deeper program only repeats what the shallower does; otherwise a third must show the
+        error. FSDP2 gathers a layer early and reduces another late, beside the one that runs: that takes three layers.
+        """
+        if len(self.runs) > 2 or not any(one.single for one in self._alignments):
+            return ""
+        first, second = self._two
+        return (
+            f"with {second} layers the memory of a rank changes as it never does with {first}; "
+            "name a third depth, or record all layers, without depths"
+        )
+
+    @cached_property
+    def peak_bytes(self) -> float:  # type: ignore[override]
+        """The peak bytes of the tensors of the recorded rank that holds most at this depth.
+
+        It is the highest of the lines through what is held at each place of the program: with more layers, another
+        place than in the records may hold most.
+
+        Raises:
+            ValueError: two depths are too few for a peak.
+        """
+        if self.no_peak:
+            raise ValueError(f"these depths give no peak: {self.no_peak}")
+        return self._highest_bytes
+
+    @cached_property
+    def _highest_bytes(self) -> float:
+        lines = (self._on_line(*pair) for one in self._alignments for pair in one.pairs | one.single)
+        return max(lines, default=0.0)
+
+    @cached_property
+    def error_fraction(self) -> Mapping[str, float] | None:
+        """The relative error, by figure, of lines through two depths; None if only two are recorded.
+
+        It is how far the lines through the smaller depths miss the largest, or by how much the figure would change
+        without the largest, whichever is more; of the peak also by how much it is below the line through the peaks.
         """
         *shallow, deepest = sorted(self.runs)
         if len(shallow) < 2:
             return None
         without = {depth: self.runs[depth] for depth in shallow}
-        tried, there = DeepRun(deepest, without).by_name(), self.runs[deepest].by_name()
-        missed = {name: value / there[name] - 1 for name, value in tried.items() if there[name]}
-        changed = DeepRun(self.num_layers, without).peak_bytes / self.peak_bytes - 1
-        return missed | {"peak_bytes": max(missed["peak_bytes"], changed, key=abs)}
+        missed = _changes(DeepRun(deepest, without)._figures, self.runs[deepest].by_name())
+        changed = _changes(DeepRun(self.num_layers, without)._figures, self.by_name())
+        found = {name: max(missed[name], changed[name], key=abs) for name in missed.keys() & changed.keys()}
+        if "peak_bytes" in found:  # the highest of several lines is never below the line through two of its values
+            below = max(0.0, self._line(lambda run: run.peak_bytes) / self.peak_bytes - 1)
+            found["peak_bytes"] = max(found["peak_bytes"], below, key=abs)
+        return found
+
+    @property
+    def _figures(self) -> dict[str, float]:
+        """The figures by name, with a peak even from two depths that give none."""
+        return self.by_name() | {"peak_bytes": self._highest_bytes}
 
     def on(self, cluster: Cluster | str) -> DeepRun:
         """Price the same records on another cluster.
@@ -138,7 +169,24 @@ class DeepRun(StepFigures):
 
     def __repr__(self) -> str:
         recorded = ", ".join(map(str, sorted(self.runs)))
-        return f"DeepRun({self.described(f'{self.num_layers} layers, of which {recorded} were recorded')})"
+        return (
+            f"DeepRun({self.described(f'{self.num_layers} layers, of which {recorded} were recorded {self._checked}')})"
+        )
+
+    @property
+    def _checked(self) -> str:
+        """A phrase on the error of the lines."""
+        errors = self.error_fraction
+        if errors is None:
+            return "(no third depth, so the error of the lines is unknown)"
+        named = {"step": "step_s", "peak": "peak_bytes"}
+        of_each = (f"{name} {abs(errors[figure]):.1%}" for name, figure in named.items() if figure in errors)
+        return f"(error of the lines: {', '.join(of_each)})"
+
+
+def _changes(figures: Mapping[str, float], true: Mapping[str, float]) -> dict[str, float]:
+    """The relative differences of figures from true ones, by name."""
+    return {name: value / true[name] - 1 for name, value in figures.items() if true[name]}
 
 
 def depths_of(depths: Sequence[int], num_layers: object) -> list[int]:

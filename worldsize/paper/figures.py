@@ -42,6 +42,11 @@ class StepFigures:
     def peak_bytes(self) -> float:
         """The most bytes that a rank's tensors hold."""
 
+    @property
+    def no_peak(self) -> str:
+        """Why there is no `peak_bytes`; empty if there is one."""
+        return ""
+
     @abstractmethod
     def flops(self, is_useful: bool = True) -> float:
         """Return the flops of a rank's step; useful flops exclude recomputation."""
@@ -85,7 +90,10 @@ class StepFigures:
 
     @property
     def fits(self) -> bool:
-        """Whether every rank's tensors fit in its GPU's memory."""
+        """Whether every rank's tensors, at `peak_bytes`, fit in its GPU's memory.
+
+        It is True also where the upper end of `peak_range_bytes` does not fit, and a printed run says "may not fit".
+        """
         return self.peak_bytes <= self.cluster.gpu.memory_bytes
 
     @property
@@ -160,25 +168,32 @@ class StepFigures:
             "mfu_fraction": self.mfu_fraction,
             "hfu_fraction": self.hfu_fraction,
             "sent_bytes": self.sent_bytes,
-            "peak_bytes": self.peak_bytes,
         }
+        if not self.no_peak:
+            found["peak_bytes"] = self.peak_bytes
         if self.tokens_per_step is not None:
             found["tokens_per_s_per_gpu"] = self.tokens_per_s_per_gpu
         return found
 
     def described(self, what: str) -> str:
         """Describe the run in a sentence; `what` says what was recorded."""
-        gpu, peaks = self.cluster.gpu, self.peak_range_bytes
-        room = "fits on" if self.fits else "does not fit on"
-        if self.fits and peaks and peaks[1] > gpu.memory_bytes:
-            room = "may not fit on"
         ranges = published.describe(self._published(STEP), self._published(PEAK))
         return (
             f"{self.world_size:,} ranks on {self.cluster.name}, {what}; "
             f"step {format_time_s(self.step_s)}{self._bound}, MFU {self.mfu_fraction:.0%}, "
-            f"peak {format_bytes(self.peak_bytes)}, which {room} {gpu.name} with {format_bytes(gpu.memory_bytes)}; "
-            f"{ranges}{self._unpriced}"
+            f"{self._room}; {ranges}{self._unpriced}"
         )
+
+    @property
+    def _room(self) -> str:
+        """A phrase on the peak and whether it fits."""
+        if self.no_peak:
+            return f"peak unknown: {self.no_peak}"
+        gpu, peaks = self.cluster.gpu, self.peak_range_bytes
+        room = "fits on" if self.fits else "does not fit on"
+        if self.fits and peaks and peaks[1] > gpu.memory_bytes:
+            room = "may not fit on"
+        return f"peak {format_bytes(self.peak_bytes)}, which {room} {gpu.name} with {format_bytes(gpu.memory_bytes)}"
 
     @property
     def _bound(self) -> str:

@@ -70,8 +70,8 @@ def paper(
     rank uses, so that `PaperRun.kinds` can show how ranks differ.
     `tokens_per_step` counts the tokens of all ranks together, for `tokens_per_s_per_gpu`.
 
-    With `depths`, such as (2, 4), the function's first argument is its number of layers: it is recorded with these
-    depths instead, and the result, a `DeepRun`, is extrapolated linearly.
+    With `depths`, such as (3, 4, 5), the function's first argument is its number of layers: it is recorded with these
+    depths instead, and the result, a `DeepRun`, is extrapolated linearly. The third shows the error of the lines.
 
     Raises:
         ValueError: an argument is wrong, or the cluster has too few GPUs.
