@@ -31,8 +31,8 @@ def import_roster(
 ) -> None:
     """Enter a class into the gradebook and roster.csv: new students, and changes of those who are there.
 
-    Only the column `id` is required. A row that cannot be used stops the import, and is named with its line. Nobody is
-    removed, and no grade is touched: import again after every change.
+    Only the column `id` is required; the export of Canvas's gradebook is read as it is. A row that cannot be used stops
+    the import, and is named with its line. Nobody is removed, and no grade is touched: import again after every change.
     """
     from autograder.course import find_root, open_course
     from autograder.grading.term.enrolment import enrol

@@ -1,7 +1,8 @@
 """Reading the roster of a class, a CSV file: `id` and optionally name, email, section, LMS id, extra time, team.
 
 `autograder roster import` writes it to `roster.csv` at the root of the course, where quizzes, exports and the status of
-a term read it.
+a term read it. The export of Canvas's gradebook is read as well; source, read in November 2026:
+`lib/gradebook_exporter.rb` of instructure/canvas-lms.
 """
 
 from __future__ import annotations
@@ -89,15 +90,29 @@ _COLUMNS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "last name": ("last_name", str),
 }
 _TWO_NAMES = ("first name", "last name")
+# in the export of Canvas's gradebook, `ID` is Canvas's own number
+_CANVAS = {
+    "sis login id": "id",
+    "id": "lms id",
+    "student": "name",
+    "firstname": "first name",
+    "lastname": "last name",
+}
+_CANVAS_TEST_STUDENT = re.compile(r"student, test|test student", re.IGNORECASE)
+_CANVAS_TEST_LOGIN = re.compile(r"(?:[0-9a-f]{16,})?")
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The contents of a roster file: its fields, its unknown columns, and the students in the order of the file."""
+    """The contents of a roster file: its fields, its unknown columns, and the students in the order of the file.
+
+    The remarks are sentences about how the file was read.
+    """
 
     fields: frozenset[str]
     unused: Sequence[str]
     students: Sequence[Student]
+    remarks: Sequence[str] = ()
 
 
 def read_roster(file: Path) -> list[Student]:
@@ -119,6 +134,10 @@ def read_file(file: Path) -> Roster:
     """
     table = read_table(file)
     named = {name: name.lower().replace("_", " ").strip() for name in table.head}
+    is_canvas = "sis login id" in named.values() and bool({"student", "lastname"} & {*named.values()})
+    if is_canvas:
+        named = {name: _CANVAS.get(column, column) for name, column in named.items()}
+        table = replace(table, rows=[(line, row) for line, row in table.rows if not _is_about_columns(row)])
     if "id" not in named.values():
         raise ValueError(f"{file} has the columns {', '.join(table.head) or '(none)'}: it needs one called `id`.")
     if twice := [name for name, column in named.items() if [*named.values()].count(column) > 1]:
@@ -127,18 +146,41 @@ def read_file(file: Path) -> Roster:
         raise ValueError(f"{file} names no students: give one per line, under a header with `id` and `name`.")
     problems: list[str] = []
     rows = [*_students(table, named, problems)]
+    tests = {line for line, one in rows if is_canvas and _is_test_student(one)}
+    problems = [problem for problem in problems if _line_of(problem) not in tests]
+    rows = [(line, one) for line, one in rows if line not in tests]
     problems += _repeated(rows)
     if problems:
-        in_order = sorted(problems, key=lambda text: int(text.split(":")[0].removeprefix("line ")))
-        raise ValueError("\n".join(f"{file.name}, {problem}" for problem in in_order))
+        raise ValueError("\n".join(f"{file.name}, {problem}" for problem in sorted(problems, key=_line_of)))
     given = {field for column, (field, _) in _COLUMNS.items() if column in named.values()}
     given |= {"name"} if set(_TWO_NAMES) & {*named.values()} else set()
     unused = [name for name, column in named.items() if column not in {*_COLUMNS, *_TWO_NAMES}]
-    return Roster(frozenset(given), unused, [student for _, student in rows])
+    students = [student for _, student in rows]
+    if not is_canvas:
+        return Roster(frozenset(given), unused, students)
+    remarks = ["Read as Canvas's gradebook: SIS Login ID is the id, ID the lms id."]
+    remarks += ["Left out: Canvas's own Student, Test."] if tests else []
+    return Roster(frozenset(given), [], students, remarks)  # the columns of scores are not for a roster
+
+
+def _is_about_columns(row: dict[str, str]) -> bool:
+    """Whether a row of Canvas's export is about its columns, such as their points, and names nobody."""
+    names = [text.strip() for column, text in row.items() if column.lower() in _CANVAS]
+    return not any(names) or "points possible" in [name.lower() for name in names]
+
+
+def _is_test_student(student: Student) -> bool:
+    """Whether this is the student whom Canvas makes for trying things out, with a login of its own making."""
+    return bool(_CANVAS_TEST_STUDENT.fullmatch(student.name) and _CANVAS_TEST_LOGIN.fullmatch(student.id))
+
+
+def _line_of(problem: str) -> int:
+    return int(problem.split(":")[0].removeprefix("line "))
 
 
 def _students(table: CsvTable, named: dict[str, str], problems: list[str]) -> Iterator[tuple[int, Student]]:
     """Each row's student with the line; what is wrong in a row is added to the problems."""
+    id_title = next(name for name, column in named.items() if column == "id")
     for line, row in table.rows:
         cells = {named[name]: " ".join(value.split()) for name, value in row.items()}
         if not cells.get("name"):  # nbgrader's own file of students has separate columns
@@ -151,7 +193,7 @@ def _students(table: CsvTable, named: dict[str, str], problems: list[str]) -> It
                 problems.append(f"line {line}: {error}.")
         student = Student(**found)
         if not student.id:
-            problems.append(f"line {line}: {student.name or 'somebody'} has no id.")
+            problems.append(f"line {line}: {student.name or 'somebody'} has no {id_title}.")
         elif not _ID.fullmatch(student.id) or ".." in student.id:
             problems.append(
                 f"line {line}: the id {student.id!r} cannot be a file name; use letters, digits and . _ @ + -."

@@ -21,7 +21,7 @@ class Enrolment:
     """What an import did, by ids.
 
     `absent` are in the gradebook and not in the file, and keep everything there; `left` were on the roster before;
-    `alone` have a team without another member.
+    `alone` have a team without another member; the remarks are about how the file was read.
     """
 
     new: Sequence[str]
@@ -31,12 +31,14 @@ class Enrolment:
     left: Sequence[str]
     alone: Sequence[str]
     unused_columns: Sequence[str]
+    remarks: Sequence[str] = ()
 
     @property
     def sentences(self) -> list[str]:
         """What an instructor should read."""
         num = len(self.new) + len(self.changed) + self.num_same
-        said = [f"{num} students: {len(self.new)} new, {len(self.changed)} changed, {self.num_same} as before."]
+        said = [*self.remarks]
+        said.append(f"{num} students: {len(self.new)} new, {len(self.changed)} changed, {self.num_same} as before.")
         if self.changed:
             said.append(f"Changed: {', '.join(self.changed)}.")
         if self.absent:
@@ -86,7 +88,7 @@ def enrol(coursedir: CourseDirectory, file: Path) -> Enrolment:
         write_roster(students, root / ROSTER)
     absent = sorted(entered.keys() - {student.id for student in students})
     num_same = len(students) - len(added) - len(changed)
-    return Enrolment(added, changed, num_same, absent, left, _alone(students), new.unused)
+    return Enrolment(added, changed, num_same, absent, left, _alone(students), new.unused, new.remarks)
 
 
 def _refuse_other_case(students: Sequence[Student], entered: Collection[str]) -> None:

@@ -165,3 +165,52 @@ def test_a_second_import_loses_no_grade_and_exports_take_the_section(course):
     with open(course / "grades-canvas.csv", newline="") as file:
         rows = {row["SIS Login ID"]: row for row in csv.DictReader(file)}
     assert (rows["ada"]["Section"], rows["ada"]["ID"], rows["ada"]["lab01"]) == ("Wed", "4711", "2.5")
+
+
+# what `lib/gradebook_exporter.rb` of instructure/canvas-lms writes: a mark of the encoding, two rows that are nobody's,
+# and a student for trying things out
+CANVAS = """\
+\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Lab 1 (5501),Current Score
+,,,,,Manual Posting,
+    Points Possible,,,,,22.00,(read only)
+"Lovelace, Ada",4711,S1,ada,Mon,,
+"Khan, Noor",4712,,Noor.K@example.org,Mon and Tue,21.50,97.7
+"Student, Test",4999,,bbbc6740f0b946afbbbc6740f0b946af,Mon,,
+"""
+
+
+def test_what_canvas_exports_is_a_roster(course):
+    done = run("roster", "import", write(course, CANVAS))
+    assert done.exit_code == 0, done.output
+    assert "2 students: 2 new" in done.output and "not used" not in done.output
+    assert "Read as Canvas's gradebook: SIS Login ID is the id, ID the lms id." in done.output
+    assert "Left out: Canvas's own Student, Test." in done.output
+    assert class_roster(course) == [
+        Student("ada", "Lovelace, Ada", section="Mon", lms_id="4711"),
+        Student("Noor.K@example.org", "Khan, Noor", section="Mon and Tue", lms_id="4712"),
+    ]
+    assert people(course)["ada"] == ("Ada", "Lovelace", None, "4711")
+
+
+def test_an_export_from_canvas_may_have_names_in_two_columns_and_columns_of_ours(tmp_path):
+    head = "LastName;FirstName;ID;SIS Login ID;Section;Extra time;Team"
+    rows = ["    Points Possible;;;;;;", "de la Cruz;Ana María;4713;ana;Mon;25;red"]
+    (ana,) = read_roster(write(tmp_path, "\n".join([head, *rows])))
+    assert ana == Student("ana", "Ana María de la Cruz", "", "Mon", "4713", 25, "red", "de la Cruz")
+
+
+def test_whom_canvas_gives_no_login_is_named_and_nobody_called_student_test_is_lost(tmp_path):
+    rows = '"Ott, Zoe",4714,S2,,Mon,,\n"Student, Test",4715,S3,tstudent,Mon,,\n'
+    with pytest.raises(ValueError, match=r"^class.csv, line 7: Ott, Zoe has no SIS Login ID.$"):
+        read_roster(write(tmp_path, CANVAS + rows))
+    found = read_roster(write(tmp_path, CANVAS + rows.split("\n")[1]))
+    assert [one.id for one in found] == ["ada", "Noor.K@example.org", "tstudent"]
+
+
+def test_the_second_import_from_canvas_keeps_what_canvas_has_no_column_for(course):
+    run("roster", "import", write(course, FULL))
+    head, rows = "Student,ID,SIS User ID,SIS Login ID,Section", ['"Lovelace, Ada",4711,,ada,Wed', "Noor,4712,,noor,Tue"]
+    text = "\n".join([head, *rows])
+    assert run("roster", "import", write(course, text)).exit_code == 0
+    ada, _ = class_roster(course)
+    assert (ada.section, ada.email, ada.extra_time_percent, ada.team) == ("Wed", "ada@example.org", 25, "t1")
