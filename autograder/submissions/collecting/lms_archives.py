@@ -56,7 +56,7 @@ class FileNames(FileNameCollectorPlugin):
         if any((folder / path.name).is_file() for folder in above):
             self.log.warning("%s is left out: a folder above has a file with this name", filename)
             return None
-        archive = _outermost_archive(path, unpacked)
+        archive = outermost_archive(path, unpacked)
         named = Path(f"{archive.relative_to(unpacked)}{path.suffix}") if archive else inside
         roster = class_roster(Path(app.coursedir.root))
         if self._assignment is None and self.system == "blackboard":
@@ -97,7 +97,7 @@ class FileNames(FileNameCollectorPlugin):
             if f"{os.path.splitext(found['file_id'])[0]}.py" not in beside(Path(released)):
                 return None
         unpacked = Path(app._format_collect_path(app.extracted_directory))
-        if found and (archive := _outermost_archive(Path(submitted_file), unpacked)):
+        if found and (archive := outermost_archive(Path(submitted_file), unpacked)):
             # names inside a student's own archive identify neither the student nor the time
             handed_in = super().collect(f"{archive}{Path(submitted_file).suffix}")
             if not handed_in or handed_in["student_id"] != found["student_id"]:
@@ -150,7 +150,7 @@ def _time_in_name(text: str) -> datetime | None:
         return None
 
 
-def _outermost_archive(file: Path, unpacked: Path) -> Path | None:
+def outermost_archive(file: Path, unpacked: Path) -> Path | None:
     """The path, without suffix, of the outermost archive below `unpacked` that contained a file; the LMS named it."""
     folders = [folder for folder in file.parents if unpacked in folder.parents]
     packed = (one for one in reversed(folders) if any(_beside(one, end).is_file() for end in _ARCHIVES))

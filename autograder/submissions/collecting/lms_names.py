@@ -5,8 +5,9 @@ Moodle names a student by full name and a group by the group's name, Canvas by i
 
 Sources, read in November 2026: Moodle, `mod/assign/classes/downloader.php` of moodle/moodle: `NAME_NUMBER_
 assignsubmission_file/FILE`, or without folders `..._file_FILE`; Canvas, `lib/content_zipper.rb` of instructure/
-canvas-lms: `name_USER_ATTACHMENT_FILE`, with `LATE_` before the number of late work; Blackboard Learn, the example in
-nbgrader's documentation of `zip_collect`: `ASSIGNMENT_USER_attempt_TIME_FILE`. None was tried on a real system.
+canvas-lms: `name_USER_ATTACHMENT_FILE`, with `LATE_` before the number of late work, and `anon_` with five characters
+in place of name and number where grading is anonymous; Blackboard Learn, the example in nbgrader's documentation of
+`zip_collect`: `ASSIGNMENT_USER_attempt_TIME_FILE`. None was tried on a real system.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ SYSTEMS = ("moodle", "canvas", "blackboard")
 _PATTERNS = {
     "moodle": re.compile(r"(?P<who>[^/]+?)_\d+_assignsubmission_file(?:_?/(?:.*/)?|_)(?P<file>[^/]+)"),
     # what stands between the first two numbers that can be meant
-    "canvas": re.compile(r"[^/]*?_(?P<late>LATE_)?(?P<who>\d+)_\d+_(?:.*/)?(?P<file>[^/]+)"),
+    "canvas": re.compile(r"[^/]*?_(?P<late>LATE_)?(?P<who>\d+)_(?P<number>\d+)_(?:.*/)?(?P<file>[^/]+)"),
     "blackboard": re.compile(r"(?P<who>[^/]+?)_attempt_(?P<time>\d{4}(?:-\d\d){5})_(?:.*/)?(?P<file>[^/]+)"),
 }
 _AGAIN = re.compile(r"-\d+$")  # Canvas appends it to the name of a file submitted again
+_ANONYMOUS = re.compile(r"(?:LATE_)?anon_[^_/]+_\d+_.+")
 
 
 class UnknownStudent(ValueError):
@@ -56,6 +58,8 @@ def read_name(
     Raises:
         UnknownStudent: the name matches no student on the roster, or several.
     """
+    if system == "canvas" and _ANONYMOUS.fullmatch(path.name):
+        raise UnknownStudent("the assignment is graded anonymously in Canvas: turn that off there, and download again")
     fitting = _fitting(system, path)
     if not fitting:
         return None
@@ -73,8 +77,17 @@ def read_name(
     parts = found.groupdict()
     time = parts.get("time")
     return HandIn(
-        meant[0].id, own_name(system, found["file"]), _in_utc(time, zone) if time else None, bool(parts.get("late"))
+        meant[0].id,
+        own_name(system, found["file"], (".ipynb", ".py")),
+        _in_utc(time, zone) if time else None,
+        bool(parts.get("late")),
     )
+
+
+def canvas_numbers(name: str) -> tuple[str, int] | None:
+    """The numbers of the student and of the file in a name that Canvas made; None if it did not."""
+    found = None if _ANONYMOUS.fullmatch(name) else _PATTERNS["canvas"].fullmatch(name)
+    return (found["who"], int(found["number"])) if found else None
 
 
 def _fitting(system: str, path: PurePath) -> dict[int, re.Match[str]]:
@@ -92,11 +105,11 @@ def assignment_in(paths: Iterable[PurePath], roster: Sequence[Student]) -> str:
     return min((_before_id(who, student) for who, student in people), key=len, default="")
 
 
-def own_name(system: str, name: str) -> str:
-    """The name that a submitted file should have."""
+def own_name(system: str, name: str, endings: Sequence[str] = (".py",)) -> str:
+    """The name that a submitted file should have, without what Canvas appends to files with these endings."""
     file = PurePath(name)
-    # a notebook may have any name, a program must have its own
-    return f"{_AGAIN.sub('', file.stem)}.py" if system == "canvas" and file.suffix == ".py" else name
+    # in a student's archive a notebook may have any name, a program must have its own
+    return f"{_AGAIN.sub('', file.stem)}{file.suffix}" if system == "canvas" and file.suffix in endings else name
 
 
 def _by_name(who: str, roster: Sequence[Student]) -> list[Student]:

@@ -36,7 +36,8 @@ ROSTER = [
         ("moodle", "Ada Lovelace_12345_assignsubmission_onlinetext/onlinetext.html", None),
         ("canvas", "lovelaceada_4711_88_lab_01_02_x.ipynb", HandIn("ada", "lab_01_02_x.ipynb")),
         ("canvas", "all/obrien_ottjosé_LATE_4712_88_train-1.py", HandIn("jo_o", "train.py", is_late=True)),
-        ("canvas", "lovelaceada_4711_88_lab01-1.ipynb", HandIn("ada", "lab01-1.ipynb")),
+        ("canvas", "lovelaceada_4711_88_lab01-1.ipynb", HandIn("ada", "lab01.ipynb")),
+        ("canvas", "lovelaceada_4711_88_work-1.txt", HandIn("ada", "work-1.txt")),
         ("canvas", "lovelaceada_4711_text.html", None),
         (
             "blackboard",
@@ -92,6 +93,10 @@ def test_a_name_says_whose_which_and_when(system, path, found):
         ("moodle", "Kim Lee_5_assignsubmission_file/lab01.ipynb", "o, kim2 may be 'Kim Lee'"),
         ("moodle", "Eve Adams_5_assignsubmission_file/lab01.ipynb", "nobody on the roster is 'Eve Adams'"),
         ("canvas", "adamseve_99_88_lab01.ipynb", "nobody on the roster is '99'"),
+        ("canvas", "anon_ab3cd_88_lab01.ipynb", "the assignment is graded anonymously in Canvas"),
+        ("canvas", "all/LATE_anon_ab3cd_88_lab01.ipynb", "the assignment is graded anonymously in Canvas"),
+        # five characters, which may all be digits; the second number is that of the file
+        ("canvas", "anon_4711_88_lab01.ipynb", "the assignment is graded anonymously in Canvas"),
         ("blackboard", "Lab 1_eve_attempt_2026-11-20-18-30-59_lab01.ipynb", "nobody on the roster is 'Lab 1_eve'"),
     ],
 )
