@@ -323,16 +323,20 @@ def late(lab: Annotated[str, typer.Argument(help="Which assignment, such as lab0
 def feedback(
     lab: Annotated[str, typer.Argument(help="Which assignment, such as lab01.")],
     students: Annotated[list[str] | None, typer.Argument(help="Whose pages; all by default.")] = None,
+    canvas: Annotated[
+        Path | None, typer.Option(help="A zip to write the pages into, for Re-Upload Submissions in Canvas.")
+    ] = None,
 ) -> None:
     """Write the pages of feedback: new ones, and those whose points, comments or checks have changed."""
     from collections import Counter
 
-    from autograder.course import find_root, open_course
-    from autograder.grading.reports import feedback_pages
+    from autograder.course import find_root, notebook_of, open_course
+    from autograder.grading.reports import canvas_feedback, feedback_pages
     from autograder.grading.reports.feedback_pages import Page
 
     with exit_on_value_error():
         coursedir = open_course(find_root(Path.cwd()))
+        names = canvas_feedback.read_names(coursedir, lab) if canvas else {}
         _warn_of_what_is_outdated(coursedir, lab)
         pages = dict(feedback_pages.renew(coursedir, lab, students or ()))
     for student, page in pages.items():
@@ -340,6 +344,15 @@ def feedback(
             console.print(f"{student}: {page}", markup=False, soft_wrap=True)
     num = Counter(pages.values())
     console.print(f"Pages written: {num[Page.WRITTEN]}. Up to date: {num[Page.UNCHANGED]}.")
+    if canvas:
+        there = [student for student, page in pages.items() if page in (Page.WRITTEN, Page.UNCHANGED)]
+        without = canvas_feedback.write_canvas_feedback(coursedir, lab, there, names, canvas)
+        num_packed = sum(student in names for student in there)
+        console.print(f"Written: {canvas}, with {num_packed} page{'' if num_packed == 1 else 's'}.", soft_wrap=True)
+        if without:
+            where = f"feedback/STUDENT/{lab}/{notebook_of(lab)}.html"
+            sentence = f"Not from Canvas, so not in it: {', '.join(without)}. Their pages are {where}."
+            console.print(sentence, markup=False, soft_wrap=True)
     if num[Page.FAILED]:
         raise typer.Exit(1)
 
