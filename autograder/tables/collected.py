@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
+from dateutil.tz import gettz
 from nbgrader.utils import parse_utc
 
 from autograder.files import neutral
@@ -22,6 +24,7 @@ from autograder.tables.csv_table import add_row, delimiter_of, text_of
 
 COLLECTED = "collected.csv"
 _COLUMNS = ["assignment", "student", "submitted", "from"]
+_OFFSET = re.compile(r" (?=[+-]\d\d:?\d\d$)")
 
 
 def read_collected(root: Path) -> Mapping[tuple[str, str], datetime]:
@@ -42,13 +45,22 @@ def _times(path: Path, text: str) -> Mapping[tuple[str, str], datetime]:
         if not any(cell and str(cell).strip() for cell in row.values()):
             continue  # a spreadsheet leaves such rows
         try:
-            times[row["assignment"].strip(), row["student"].strip()] = parse_utc(row["submitted"].strip())
+            times[row["assignment"].strip(), row["student"].strip()] = _in_utc(row["submitted"].strip())
         except (KeyError, AttributeError, ValueError, OverflowError):
             raise ValueError(
                 f"{path}, line {rows.line_num}: write assignment,student,submitted there, "
-                "with a time such as 2026-11-30 23:59:00 UTC."
+                "with a time such as 2026-11-30 23:59:00 UTC or 2026-11-30 23:59:00 Europe/Berlin."
             ) from None
     return MappingProxyType(times)
+
+
+def _in_utc(text: str) -> datetime:
+    """The time, in UTC. Raises: ValueError, also for a zone that is not known, which nbgrader would take for UTC."""
+    text = _OFFSET.sub("", text)  # nbgrader reads an offset only without a space before it
+    words = text.split(" ")
+    if len(words) == 3 and gettz(words[2]) is None:
+        raise ValueError(f"{words[2]!r} is not a time zone")
+    return parse_utc(text)
 
 
 def note_collected(root: Path, assignment: str, student: str, submitted: datetime, source: str) -> None:

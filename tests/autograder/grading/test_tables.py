@@ -77,3 +77,17 @@ def test_nothing_is_added_to_a_table_that_cannot_be_read(tmp_path):
     with pytest.raises(ValueError, match="line 2: '1,5,5' is not a number of days"):
         note_extension(tmp_path, "lab01", "ada", 1)
     assert (tmp_path / EXTENSIONS).read_text() == text
+
+
+@pytest.mark.parametrize("zone", ["UTC", "+01:00", "-0500", "America/New_York", "EST"])
+def test_a_time_is_read_in_its_zone(tmp_path, zone):
+    hours = {"UTC": 0, "+01:00": -1}.get(zone, 5)
+    (tmp_path / COLLECTED).write_text(f"assignment,student,submitted\nlab01,ada,2026-11-20 12:00:00 {zone}\n")
+    assert read_collected(tmp_path) == {("lab01", "ada"): NOON + timedelta(hours=hours)}
+
+
+@pytest.mark.parametrize("time", ["2026-07-20 12:00:00 EDT", "2026-11-20 12:00:00 Europe/Berln", "2026-11-20 11:59 PM"])
+def test_a_time_in_no_zone_that_is_known_is_refused_and_not_taken_for_utc(tmp_path, time):
+    (tmp_path / COLLECTED).write_text(f"assignment,student,submitted\nlab01,ada,{time}\n")
+    with pytest.raises(ValueError, match=r"line 2: write .* such as 2026-11-30 23:59:00 UTC or .* Europe/Berlin\."):
+        read_collected(tmp_path)
