@@ -40,6 +40,8 @@ NOT_RUN = {
     ("docs/benchmark.md", "autograder bench labs/project1/train.py"),
     ("docs/benchmark.md", "make gpu"),
     ("docs/grading.md", "autograder verify lab01"),
+    ("docs/monday.md", "make setup"),
+    ("docs/monday.md", "jupyter lab"),
     ("docs/hub.md", "python3 -m venv /opt/ngshare"),
     ("docs/hub.md", "make setup"),
     ("docs/hub.md", "pip install"),
@@ -86,7 +88,8 @@ PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").gl
 BLOCKS = {page: blocks(page) for page in PAGES}
 RUN = [page for page in PAGES if any(not block.reason for block in BLOCKS[page])]
 LONG = {
-    f"docs/{name}.md" for name in ("benchmark", "calibration", "experiments", "grading", "places", "quizzes", "term")
+    f"docs/{name}.md"
+    for name in ("benchmark", "calibration", "experiments", "grading", "monday", "places", "quizzes", "term")
 }
 
 
@@ -112,6 +115,18 @@ def download_an_archive(course: Path) -> None:
     archive.parent.mkdir(parents=True)
     with zipfile.ZipFile(archive, "w") as file:
         file.write(course / "labs/lab01/lab01.ipynb", "Lab 1_zoe_attempt_2026-11-29-18-30-59_lab01.ipynb")
+
+
+def download_from_canvas(course: Path) -> None:
+    """Put Canvas's archive there: damaged files, which are graded in no time, and that of somebody who is nobody."""
+    names = (
+        "lovelaceada_4711_98765_lab01-1.ipynb",
+        "ottzoe_LATE_4713_98766_My Lab (2).ipynb",
+        "adamseve_4888_98767_lab01.ipynb",
+    )
+    with zipfile.ZipFile(course / "downloaded/lab01/archive/submissions.zip", "w") as file:
+        for name in names:
+            file.writestr(name, "{")
 
 
 def answer_the_quiz(course: Path) -> None:
@@ -171,6 +186,7 @@ BEFORE: dict[tuple[str, str], Callable[[Path], None]] = {
     ("docs/benchmark.md", "nbgrader generate_assignment project3"): collect_project3,
     ("docs/grading.md", "nbgrader autograde lab01\n"): hand_in_lab01,
     ("docs/grading.md", "nbgrader zip_collect lab01"): download_an_archive,
+    ("docs/monday.md", "nbgrader zip_collect lab01"): download_from_canvas,
     ("docs/term.md", "autograder status\n"): hand_in_a_damaged_file,
     ("docs/term.md", "autograder similar lab01"): hand_in_lab01,
     ("docs/quizzes.md", "autograder quiz mark"): answer_the_quiz,
@@ -220,7 +236,19 @@ def the_term_is_on_two_pages(course: Path) -> None:
     assert "No pair has a similarity of 0.94 or more." in (course / "similar-lab01.html").read_text(encoding="utf-8")
 
 
+def canvas_gets_scores_and_pages(course: Path) -> None:
+    """Both who handed in have a score under Canvas's number; zoe's page is named as Canvas named her file."""
+    with open(course / "grades-canvas.csv", newline="") as file:
+        rows = {row["ID"]: row["Lab 1 (5501)"] for row in csv.DictReader(file)}
+    assert rows == {"": "25.0", "4711": "0.0", "4712": "", "4713": "8.0"}
+    with zipfile.ZipFile(course / "feedback.zip") as archive:
+        assert archive.namelist() == ["ottzoe_LATE_4713_98766_My Lab (2).html"]
+    assert [path.name for path in course.glob("submitted/ada/lab01/*")] == ["lab01.ipynb"]
+    assert (course / "submitted/zoe/lab01/My Lab (2).ipynb").exists() and not (course / "submitted/eve").exists()
+
+
 AFTER = {
+    "docs/monday.md": canvas_gets_scores_and_pages,
     "docs/term.md": the_term_is_on_two_pages,
     "docs/benchmark.md": the_page_shows_who_was_measured,
     "docs/grading.md": lateness_was_charged,
@@ -334,6 +362,8 @@ def _begins(block: Block, entry: tuple[str, str]) -> bool:
     [
         "downloaded/lab01/archive/lab01.zip",
         "class.csv",
+        "gradebook.csv",
+        "feedback.zip",
         "extensions.csv",
         "module.key",
         "module/answers/key.json",
