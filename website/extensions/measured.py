@@ -17,8 +17,6 @@ from worldsize import draw
 NOT_HERE = (
     "What is measured here was measured on processor cores; what is said of GPUs is emulated, computed or quoted."
 )
-    "What is measured here was measured on processor cores; what is said of GPUs is emulated, computed or quoted."
-)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
