@@ -18,6 +18,7 @@ from autograder.authoring.scripts import Script, parse
 from autograder.cli import app
 
 _HEADING = re.compile(r"^# (.+)$", re.M)
+_MINUTES = re.compile(r"\b(\d+) min\b")
 _ROW = re.compile(r"^\| (?P<name>[^|]+?) \| (?P<text>[^|]+?) \|$", re.M)
 
 
@@ -25,7 +26,7 @@ def all_of(root: Path, weeks: Sequence[str]) -> dict[str, str]:
     """Every made page by its place; `weeks` are the lessons on the site."""
     scripts = [parse((root / week).with_suffix(".py")) for week in sorted(weeks)]
     return {
-        "schedule.md": schedule(scripts),
+        "schedule.md": schedule(root, scripts),
         "checklist.md": checklist(root, scripts),
         "self_checks.md": self_checks(scripts),
         "commands.md": commands(),
@@ -35,11 +36,14 @@ def all_of(root: Path, weeks: Sequence[str]) -> dict[str, str]:
     }
 
 
-def schedule(weeks: Sequence[Script]) -> str:
-    """The weeks in a table, with what each takes and what comes after it."""
+def schedule(root: Path, weeks: Sequence[Script]) -> str:
+    """The weeks in a table, with what each takes and what comes after it; and the labs, with time and points."""
     rows = [_row(script) for script in weeks]
     head = ["| week | reading and doing | afterwards | to teach from |", "|---|---|---|---|"]
-    return "\n".join(["# Schedule", "", *head, *rows, ""])
+    labs = [_lab_row(path, root) for path in sorted(root.glob("labs/lab*/lab*.ipynb")) if path.stem == path.parent.name]
+    of_labs = ["| lab | work | points | of them by hand |", "|---|---|---|---|"]
+    said = "The work is the sum of what each lab says of its functions; points by hand are for answers in words."
+    return "\n".join(["# Schedule", "", *head, *rows, "", "## Labs", "", said, "", *of_labs, *labs, ""])
 
 
 def checklist(root: Path, weeks: Sequence[Script]) -> str:
@@ -134,6 +138,16 @@ def _row(script: Script) -> str:
     takes = (about.get("Reading and doing") or about.get("Reading", "")).partition(":")[0]
     shown = f'<a href="{slides.place(script.path.stem)}">slides</a>'
     return f"| [{title(script)}](weeks/{script.path.stem}.ipynb) | {takes} | {about.get('Afterwards', '')} | {shown} |"
+
+
+def _lab_row(path: Path, root: Path) -> str:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    table = next(text for cell in cells if "| Function |" in (text := "".join(cell["source"])))
+    minutes = sum(int(found[1]) for found in _MINUTES.finditer(table))
+    graded = [cell for cell in (one["metadata"].get("nbgrader", {}) for one in cells) if cell.get("grade")]
+    points, by_hand = (sum(cell["points"] for cell in some) for some in (graded, [c for c in graded if c["solution"]]))
+    link = f"[{_notebook_title(path)}]({path.relative_to(root).as_posix()})"
+    return f"| {link} | about {round(minutes / 30) / 2:g} hours | {points:g} | {by_hand:g} |"
 
 
 def _name(script: Script) -> str:

@@ -268,7 +268,7 @@ def test_slides_show_what_a_lesson_drew_and_leave_its_text_to_the_speaker(small,
     page.keyboard.press("ArrowRight")
     expect(shown.nth(1)).to_have_class("present")
     expect(shown.nth(0)).to_have_class("past")
-    assert [shown.nth(number).locator(kind).count() for number, kind in ((1, "table"), (2, "img"))] == [1, 1]
+    assert shown.nth(1).locator("table").count() == 1 and shown.nth(2).locator(".worldsize-frames img").count() > 1
     assert "number + number" not in page.content() and said == []
 
 
@@ -421,10 +421,7 @@ def test_browsers_compute_what_the_library_computes(calculate):
         ends = [[*starts[:place], len(one.options) - 1, *starts[place + 1 :]] for place, one in enumerate(controls)]
         wanted += [(name, places) for places in [starts, *ends]]
     computed = calculate(names[0]).evaluate(
-        """async (wanted) => {
-            const { python, calculator } = await globalThis.calculators;
-            return wanted.map(([name, places]) => calculator.answer(name, python.toPy(places)));
-        }""",
+        """(wanted) => Promise.all(wanted.map(([name, places]) => globalThis.calculators("answer", name, places)))""",
         wanted,
     )
     assert len(wanted) > 2 * len(names)
@@ -450,17 +447,15 @@ def test_a_calculator_asks_first_then_answers_and_follows_the_keys(calculate):
     page.get_by_role("button", name="Check").click()
     expect(page.locator(".verdict")).to_have_text(calculator.judge("what_fits", "16"))
     expect(page.locator(".answer strong")).to_have_text(
-        "llama-3-8b on 8 GPUs of 80.0 GB fits from ZeRO stage 1 on, by the estimate."
+        "llama-3-8b on 8 GPUs of 80.0 GB may fit from ZeRO stage 1 on, by the estimate."
     )
     assert page.locator(".picture svg [aria-label]").count() > 4
     controls.get_by_label("GPUs").press("ArrowRight")
     expect(page.locator(".answer strong")).to_have_text(
-        "llama-3-8b on 16 GPUs of 80.0 GB fits from ZeRO stage 1 on, by the estimate."
+        "llama-3-8b on 16 GPUs of 80.0 GB may fit from ZeRO stage 1 on, by the estimate."
     )
     controls.get_by_label("model").select_option("gpt-3-175b")
-    expect(page.locator(".answer strong")).to_have_text(
-        "gpt-3-175b on 16 GPUs of 80.0 GB does not fit with any stage of ZeRO."
-    )
+    expect(page.locator(".answer strong")).to_have_text("gpt-3-175b on 16 GPUs of 80.0 GB does not fit, ZeRO or not.")
 
 
 def test_traces_are_explained_in_the_page(calculate, tmp_path):

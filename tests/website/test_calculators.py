@@ -82,6 +82,8 @@ def test_the_hours_of_the_largest_llama_agree_with_its_model_card():
 
 def test_eight_billion_parameters_hold_sixteen_bytes_each():
     page = calculator.module_of("what_fits")
+    assert [row[-1] for row in page.answer().rows] == ["173%, no", "67%, perhaps", "50%, yes", "34%, yes"]
+    assert page.answer(micro_batch=8).rows[3][-1].endswith(", no")
     rows = {row[0]: row for row in page.answer().rows}
     assert rows["none"][1:4] == ["16.1 GB", "16.1 GB", "96.4 GB"], "2, 2 and 12 bytes of 8.03 billion parameters"
     assert rows["stage 1"][3] == "12.0 GB", "an eighth of the optimizer state"

@@ -7,7 +7,7 @@ two layers' whole weights: the one in use and the next. Activations come on top:
 micro-batch, and recomputation trades them for time: "full" keeps only the input of each layer, and "selective"
 recomputes norms and activation functions, and for GPT the attention scores. The numbers are estimates of
 [`worldsize.planning`](../docs/plan.md). Four measured peaks were 1.09 to 1.73 times theirs: over 92% of a GPU's memory
-will probably not fit, and over 58% may not.
+will hardly fit, and over 58% perhaps.
 
 [Week 7](../weeks/week07_zero_and_fsdp.ipynb) writes these stages, and [week
 6](../weeks/week06_precision_and_activations.ipynb) measures the activations.
@@ -20,7 +20,7 @@ from calculators.calculator import Answer, Question
 from worldsize import hardware
 from worldsize.models import shapes
 from worldsize.planning.layout import RECOMPUTES, ZERO_STAGES, Plan
-from worldsize.planning.memory_estimate import MemoryEstimate, held
+from worldsize.planning.memory_estimate import GREATEST_PEAK, LEAST_PEAK, MemoryEstimate, held
 from worldsize.units import format_bytes
 
 GPUS = {"A100 80 GB": "a100-hdr", "H100 80 GB": "h100-ndr", "H200 141 GB": "h200-ndr", "B200 180 GB": "b200-ndr"}
@@ -66,10 +66,9 @@ def answer(
     found = {stage: _held(shape, cluster, num_gpus, tp, micro_batch, length, recompute, stage) for stage in ZERO_STAGES}
     fitting = [stage for stage, one in found.items() if one.total_bytes <= memory]
     what = f"{shape.name} on {num_gpus:,} GPUs of {format_bytes(memory)}"
-    verdict = (
-        f"fits from ZeRO stage {fitting[0]} on, by the estimate" if fitting else "does not fit with any stage of ZeRO"
-    )
-    verdict = "fits without ZeRO, by the estimate" if fitting == list(ZERO_STAGES) else verdict
+    where = f"from ZeRO stage {fitting[0]} on" if fitting and fitting[0] else "without ZeRO"
+    is_sure = bool(fitting) and found[fitting[0]].total_bytes * GREATEST_PEAK <= memory
+    verdict = f"{'fits' if is_sure else 'may fit'} {where}, by the estimate" if fitting else "does not fit, ZeRO or not"
     return Answer(
         f"{what} {verdict}.",
         found[0].total_bytes / 1e9,
@@ -126,7 +125,10 @@ def _parts(one: MemoryEstimate) -> tuple[float, ...]:
 
 
 def _fits(one: MemoryEstimate, memory: float) -> str:
-    return f"{one.total_bytes / memory:.0%}" + ("" if one.total_bytes <= memory else ", no")
+    """The share of the GPU's memory, and whether peaks beside such an estimate as those that were measured fit."""
+    least, greatest = (times * one.total_bytes <= memory for times in (LEAST_PEAK, GREATEST_PEAK))
+    said = "no" if one.total_bytes > memory else "yes" if greatest else "perhaps" if least else "hardly"
+    return f"{one.total_bytes / memory:.0%}, {said}"
 
 
 def _name(stage: int) -> str:

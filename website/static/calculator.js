@@ -1,21 +1,22 @@
-// Runs a calculator: Python in the page (Pyodide) computes each answer, and Vega draws it.
+// Runs a calculator: Python in a worker computes each answer, and Vega draws it.
 (() => {
   "use strict";
 
   if (!location.protocol.startsWith("http")) return; // a browser loads no program for a page that is a file
-  const files = new URL("calculators/", document.currentScript.src); // what extensions/calculators.py has put there
+  const worker = new Worker(new URL("calculator_worker.js", document.currentScript.src), { type: "module" });
+  const drawing = import(new URL("calculators/vega.js", document.currentScript.src));
 
-  const started = (async () => {
-    const { loadPyodide } = await import(new URL("pyodide.mjs", files));
-    const [python, bundle] = await Promise.all([
-      loadPyodide({ indexURL: files.href }),
-      fetch(new URL("worldsize.zip", files)).then((response) => response.arrayBuffer()),
-    ]);
-    python.unpackArchive(bundle, "zip", { extractDir: "/course" });
-    python.runPython('import sys; sys.path.insert(0, "/course")');
-    return { python, calculator: python.pyimport("calculators.calculator") };
-  })();
-  const drawing = import(new URL("vega.js", files));
+  // Asks the worker for a function of calculators/calculator.py; without one, waits until Python has started.
+  const waiting = new Map();
+  const ask = (call, name, given) =>
+    new Promise((resolve, reject) => {
+      waiting.set(waiting.size, { resolve, reject });
+      worker.postMessage({ id: waiting.size - 1, call, name, given });
+    });
+  worker.onmessage = ({ data: { id, result, problem } }) =>
+    problem ? waiting.get(id).reject(new Error(problem)) : waiting.get(id).resolve(result);
+  worker.onerror = ({ message }) => waiting.forEach(({ reject }) => reject(new Error(message || "no module workers")));
+  const started = ask();
 
   // Vega's colours from the page's theme.
   const theme = () => {
@@ -59,26 +60,10 @@
     const compute = async () => {
       const turn = ++asked;
       const places = fields.map((field) => (field.type === "range" ? Number(field.value) : field.selectedIndex));
-      const { python, calculator } = await started;
-      if (turn !== asked) return; // moved again meanwhile
-      const given = python.toPy(places);
-      await show(calculator.answer(name, given));
-      given.destroy();
+      const result = await ask("answer", name, places);
+      if (turn === asked) await show(result); // not moved again meanwhile
     };
-    const explain = async () => {
-      const { python, calculator } = await started;
-      python.FS.mkdirTree("/files");
-      const paths = await Promise.all(
-        [...chosen.files].map(async (file) => {
-          python.FS.writeFile(`/files/${file.name}`, new Uint8Array(await file.arrayBuffer()));
-          return `/files/${file.name}`;
-        }),
-      );
-      const given = python.toPy(paths);
-      await show(calculator.explain(name, given));
-      given.destroy();
-      paths.forEach((path) => python.FS.unlink(path));
-    };
+    const explain = async () => show(await ask("explain", name, [...chosen.files]));
 
     controls.addEventListener("submit", (event) => event.preventDefault());
     controls.addEventListener("input", ({ target }) => {
@@ -99,8 +84,8 @@
       };
       guess.addEventListener("submit", async (event) => {
         event.preventDefault();
-        const { calculator } = await started;
-        verdict.textContent = calculator.judge(name, guess.querySelector("input").value);
+        verdict.textContent = state.textContent; // empty once Python has started
+        verdict.textContent = await ask("judge", name, guess.querySelector("input").value);
         reveal();
       });
       guess.querySelector(".skip").addEventListener("click", reveal);
@@ -117,6 +102,6 @@
     );
   };
 
-  globalThis.calculators = started; // for the console, and for tests
+  globalThis.calculators = ask; // for the console, and for tests
   document.querySelectorAll(".calculator").forEach(start);
 })();
