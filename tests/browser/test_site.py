@@ -14,7 +14,7 @@ from html import escape
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import lxml.html
 import nbformat
@@ -247,6 +247,50 @@ def test_search_finds_from_a_file(small, visit):
     page.locator("#search-results li a", has_text="Glossary").click()
     page.wait_for_url("**/docs/glossary.html**")
     assert said == []
+
+
+# what three readers who had not seen the site typed, and the pages that answer it
+QUERIES = {
+    "OOM": ("docs/troubleshooting",),
+    "out of memory": ("docs/troubleshooting",),
+    "set_epoch": ("docs/troubleshooting", "weeks/week15"),
+    "gradient accumulation": ("weeks/week06",),
+    "how often to checkpoint": ("calculators/checkpoints", "docs/outages"),
+    "ring all-reduce": ("weeks/week02", "labs/lab02", "calculators/collectives"),
+    "bubble": ("weeks/week09", "calculators/bubbles"),
+    "kineto": ("docs/experiments",),
+    "my job hangs": ("docs/troubleshooting", "docs/engineers", "docs/experiments"),
+    "canvas": ("docs/monday", "docs/grading"),
+    "late penalty": ("docs/grading",),
+    "extra time": ("docs/term",),
+    "plagiarism": ("docs/term",),
+    "sandbox": ("docs/sandbox",),
+    "regrade": ("docs/term",),
+    "autograder": ("docs/grading", "commands"),
+    "quiz pool": ("docs/quizzes",),
+    "NCCL timeout": ("docs/troubleshooting", "weeks/week12"),
+    "flight recorder": ("docs/experiments", "weeks/week11"),
+    "MFU": ("docs/glossary", "docs/numbers"),
+    "slurm requeue": ("docs/schedulers",),
+    "prometheus alert": ("docs/schedulers",),
+    "plan 13B": ("docs/plan",),
+    "torch.compile": ("docs/experiments", "weeks/week11"),
+    "NVLink bandwidth": ("docs/numbers", "weeks/week11", "weeks/week02"),
+}
+
+
+@pytest.mark.browser
+def test_search_has_the_right_page_first_for_most_readers(visit, request):
+    if not request.config.getoption("--nightly"):
+        pytest.skip("the whole site; give --nightly after `make site`")
+    firsts = {}
+    for query, right in QUERIES.items():
+        page, _, _ = visit(ROOT / "build/site/html/search.html", query=f"?q={quote(query)}")
+        hits = page.locator("ul.search > li > a")
+        expect(hits.first).to_be_visible()
+        places = [hit.get_attribute("href") for hit in hits.all()[:3]]
+        firsts[query] = next((place for place, hit in enumerate(places) if hit.startswith(right)), None)
+    assert None not in firsts.values() and list(firsts.values()).count(0) >= 22
 
 
 @pytest.mark.browser

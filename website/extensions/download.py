@@ -21,4 +21,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 def _write(app: Sphinx, error: Exception | None) -> None:
     if not error and app.builder.format == "html":
-        write_student_copy(ROOT, Path(app.outdir, NAME))
+        write_student_copy(ROOT, to := Path(app.outdir, NAME))
+        to.chmod(0o644)  # a web server may be another user
