@@ -1369,10 +1369,11 @@ draw.table(table, title="Llama 3 8B, FSDP2, one sequence of 8,192 tokens a GPU, 
 # bfloat16, to keep it short. In float32, as in week 6, the LM head needs three tensors of 4.2 GB.)
 # Sharding shrinks model states. For activations you need recomputation (week 6) and, for long
 # sequences, splitting the sequence (week 8). The MFU hardly changes on paper, which knows no late
-# ranks and no slow hosts: published programs of this kind took that many times as long. With sums
-# in float32 the threshold is 4/3 R/β: 3,000 and 3,600 tokens, and 9,000 on 1,024 GPUs. The 8,192
-# tokens are above it on the first two clusters. On the third they are slightly below it, but
-# attention, which R/β does not count, overlaps communication as well, and hides the rest.
+# ranks and no slow hosts: published programs of this kind took as many times as long as the column
+# *published steps* shows. With sums in float32 the threshold is 4/3 R/β: 3,000 and 3,600 tokens,
+# and 9,000 on 1,024 GPUs. The 8,192 tokens are above it on the first two clusters. On the third
+# they are slightly below it, but attention, which R/β does not count, overlaps communication as
+# well, and hides the rest.
 #
 # ### Formula and run compared
 #

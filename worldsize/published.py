@@ -12,7 +12,7 @@ from pathlib import Path
 
 _CSV = Path(__file__).parent / "data" / "published_ranges.csv"
 # what has ranges: figures on paper, the least seconds of a plan, and all its bounds one after the other
-STEP, PEAK, BOUND, ROOFLINE = "step", "peak", "bound", "roofline"
+STEP, PEAK, BOUND, SERIAL = "step", "peak", "bound", "serial"
 TENSOR_OR_PIPELINE, DATA = "tensor or pipeline parallelism", "data parallelism or FSDP"  # the families of layouts
 # of the published programs as computed here; a program with less waits for something that none of them waited for
 LEAST_HFU_FRACTION = 0.15

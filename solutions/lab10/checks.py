@@ -60,7 +60,7 @@ RULES = {
         "torch.distributed.fsdp": BY_HAND,
         "torch.distributed.optim": BY_HAND,
         "torch.distributed.Reducer": BY_HAND,
-        "worldsize.planning.roofline": BY_HAND_COST,
+        "worldsize.planning.serial": BY_HAND_COST,
     },
 }
 TWO_NODES = dataclasses.replace(

@@ -25,7 +25,7 @@ from worldsize.planning.search import plan as plans_of
 from worldsize.units import format_ranks
 
 NAME = "programs.py"
-FORBIDDEN = {"worldsize.planning.roofline": "ws.plan without a cost is not allowed here: the cost is what you write"}
+FORBIDDEN = {"worldsize.planning.serial": "ws.plan without a cost is not allowed here: the cost is what you write"}
 DAY_S = 86400
 
 seen: dict[Any, Any] = {}  # what more than one check looks at; every submission has a judge of its own

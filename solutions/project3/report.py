@@ -106,7 +106,7 @@ def parts_of_program():
 # `step_s(plan)` gets a `worldsize.planning.Plan` and returns seconds, or named parts of them. You may
 # use `worldsize.operators` for kernels and `worldsize.pricing` for messages. `plan` knows how many
 # parameters, layers and tokens a rank has, and which ranks share what: `help(Plan)`. The cost that
-# `ws.plan` has without yours, `worldsize.planning.roofline`, is not allowed in your program.
+# `ws.plan` has without yours, `worldsize.planning.serial`, is not allowed in your program.
 #
 # A single constant, every GPU at half of its peak with what is computed again, is within 15% of half
 # of the published steps below: people publish what works. It says nothing about a plan that does not.

@@ -26,15 +26,15 @@ class Chosen:
     length: int | None = None
     is_megatron_2021: bool = False
 
-    def plans(self, *, by_roofline: bool = False, **choices: Any) -> Plans:
-        """The plans that the run's software could choose from, or those of `choices`, by a judge or by roofline."""
+    def plans(self, *, by_serial_time: bool = False, **choices: Any) -> Plans:
+        """The plans that the run's software could choose from, or those of `choices`, by a judge or the serial time."""
         cluster = hardware.cluster(self.cluster)
         is_theirs = self.is_megatron_2021 and not choices
         cost = StepTimes(self.model, cluster, gradient_bytes=4, overlaps=False) if is_theirs else None
         return ws.plan(
             self.model,
             cluster,
-            None if by_roofline else cost or StepTimes(self.model, cluster),
+            None if by_serial_time else cost or StepTimes(self.model, cluster),
             global_batch=self.global_batch,
             length=self.length,
             memory=megatron_2021_bytes if is_theirs else None,

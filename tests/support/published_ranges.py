@@ -19,14 +19,14 @@ import published_memory
 import published_steps
 from repository import ROOT
 
-from worldsize.planning import bounds, roofline
+from worldsize.planning import bounds, serial
 from worldsize.published import (
     BOUND,
     DATA,
     LEAST_HFU_FRACTION,
     PEAK,
     RATIO_ERROR_FRACTION,
-    ROOFLINE,
+    SERIAL,
     STEP,
     TENSOR_OR_PIPELINE,
     PublishedRange,
@@ -48,7 +48,7 @@ KINDS: tuple[KindOfRows, ...] = (
     *((STEP, *kind) for kind in _KINDS_OF_STEPS),
     (PEAK, (TENSOR_OR_PIPELINE, DATA), ("ampere", "hopper"), 1, 4096),
     *((BOUND, *kind) for kind in _KINDS_OF_STEPS),
-    *((ROOFLINE, *kind) for kind in _KINDS_OF_STEPS),
+    *((SERIAL, *kind) for kind in _KINDS_OF_STEPS),
 )
 _PUBLICATIONS = {
     "BLOOM-176B": "BLOOM",
@@ -63,7 +63,7 @@ _PUBLICATIONS = {
 
 @dataclass(frozen=True)
 class Compared:
-    """A published figure, and what it is compared with: the same on paper, or a plan's bound or roofline.
+    """A published figure, and what it is compared with: the same on paper, or a plan's bound or serial time.
 
     `hfu_fraction` is that on paper, and is known of steps alone.
     """
@@ -94,7 +94,7 @@ class Coverage:
 
 
 def record() -> list[Compared]:
-    """Compute every published figure on paper, except those that are left out, and every plan's bound and roofline."""
+    """Compute every published figure on paper but those left out, and the bound and the serial time of every plan."""
     return [*map(compare_step, steps()), *map(_compare_peak, published_memory.compared()), *compare_plans()]
 
 
@@ -120,10 +120,10 @@ def compare_step(row: dict[str, str]) -> Compared:
 
 
 def compare_plans() -> Iterator[Compared]:
-    """Compute the least seconds, and then the roofline, of every published plan with equal stages."""
+    """Compute the least seconds, and then the serial time, of every published plan with equal stages."""
     plans = [(row, published_steps.plan_of(row)) for row in steps()]
     equal = [(row, plan) for row, plan in plans if plan.num_stage_layers and plan.model.num_layers > 1]
-    for figure, seconds in ((BOUND, lambda plan: bounds.least(plan).seconds), (ROOFLINE, roofline.step_s)):
+    for figure, seconds in ((BOUND, lambda plan: bounds.least(plan).seconds), (SERIAL, serial.step_s)):
         for row, plan in equal:
             yield Compared(
                 id=row["id"],

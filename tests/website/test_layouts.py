@@ -17,7 +17,7 @@ from calculators import calculator, layouts
 from worldsize import hardware
 from worldsize.course import published_runs
 from worldsize.models.shapes import Shape
-from worldsize.planning import Plan, bounds, roofline
+from worldsize.planning import Plan, bounds, serial
 from worldsize.planning.memory_estimate import GREATEST_PEAK, LEAST_PEAK, held
 from worldsize.published import RATIO_ERROR_FRACTION
 from worldsize.units import GB, GIB
@@ -168,15 +168,15 @@ def test_the_others_are_the_cheapest_of_all_that_fit():
             for recompute in layouts.RECOMPUTES:
                 one = plan(tp=tp, pp=pp, zero_stage=3, recompute=recompute)
                 if held(one).total_bytes <= 80 * GB and f"{tp}, {pp}, {one.dp}" not in [s["tp, pp, dp"] for s in shown]:
-                    assert roofline.step_s(one) >= times_s[-1] - 0.05
+                    assert serial.step_s(one) >= times_s[-1] - 0.05
 
 
 def test_no_order_is_below_the_bound_and_a_bubble_lengthens_it():
     one = plan()
-    assert roofline.step_s(one) > bounds.least(one).seconds
+    assert serial.step_s(one) > bounds.least(one).seconds
     products, *others = [bound.seconds for bound in bounds.bounds(one)]
     gathers = bounds.of_nics(one, 2).seconds - bounds.of_nics(one).seconds
-    assert roofline.step_s(one) == pytest.approx(products * (64 + 3) / 64 + sum(others) + gathers)
+    assert serial.step_s(one) == pytest.approx(products * (64 + 3) / 64 + sum(others) + gathers)
 
 
 def test_layouts_are_equal_within_what_published_ratios_are_off():

@@ -49,7 +49,7 @@ from calculators import charts
 from calculators.calculator import Answer, Question
 from worldsize import hardware, planning
 from worldsize.models import shapes
-from worldsize.planning import Plan, PricedPlan, bounds, memory_estimate, roofline
+from worldsize.planning import Plan, PricedPlan, bounds, memory_estimate, serial
 from worldsize.planning.layout import RECOMPUTES, ZERO_STAGES
 from worldsize.planning.legality import why_not
 from worldsize.planning.memory_estimate import MemoryEstimate, held
@@ -270,7 +270,7 @@ def _rows(columns: Sequence[_Column]) -> list[list[str]]:
         ["total", *(format_bytes(column.parts.total_bytes) for column in columns)],
         ["least time of a step", *map(format_time_s, leasts)],
         ["step of published programs", *(format_times_s(*ends) if ends else "not known" for ends in arounds)],
-        ["step without any overlap", *(format_time_s(roofline.step_s(plan)) for plan in plans)],
+        ["step without any overlap", *(format_time_s(serial.step_s(plan)) for plan in plans)],
         ["tokens/s, at most", *(_tokens_per_s(plan, s) for plan, s in zip(plans, leasts, strict=True))],
         ["MFU at the least time", *(f"{_mfu(plan, s):.0%}" for plan, s in zip(plans, leasts, strict=True))],
         ["MFU of such a step", *(_published_mfu(plan, ends) for plan, ends in zip(plans, arounds, strict=True))],

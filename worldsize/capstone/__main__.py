@@ -30,7 +30,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("check", help="Say what does not add up.")
     run = commands.add_parser(
-        "run", help="Compute what the design achieves and costs, by its own programs or roofline."
+        "run", help="Compute what the design achieves and costs, by its own programs or its serial time."
     )
     for command in (check, run):
         command.add_argument("design", type=Path, help="The design's TOML file.")
@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _cost(design: Design, programs: StudentPrograms, is_recorded: bool) -> Cost:
-    """Return the student's cost of the step, by default the roofline; print what was recorded for it.
+    """Return the student's cost of the step, by default the serial time; print what was recorded for it.
 
     Raises:
         ValueError: the design's file of programs lacks it, or there is no step to record.
@@ -74,10 +74,10 @@ def _cost(design: Design, programs: StudentPrograms, is_recorded: bool) -> Cost:
         print(recorded.run)
         return recorded
     if design.programs is None and not is_recorded:
-        from worldsize.planning import roofline  # out of a student's reach where a project asks for a cost
+        from worldsize.planning import serial  # out of a student's reach where a project asks for a cost
 
-        print("No cost of a step is given: it is the roofline, each resource at its peak, one after the other.\n")
-        return lambda plan: roofline.parts_s(plan, design.software.precision)
+        print("No cost of a step is given: it is the serial time, each resource at its peak, one after the other.\n")
+        return lambda plan: serial.parts_s(plan, design.software.precision)
     if programs.cost is None or is_recorded:
         wanted = "train(plan), a step to run on paper" if is_recorded else "step_s(plan), the seconds of a step"
         raise ValueError(f"{design.name}: [programs] names no file with {wanted}; the capstone asks you to write it")

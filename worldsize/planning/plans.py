@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from worldsize.planning import bounds, memory_estimate
 from worldsize.planning.layout import Plan
-from worldsize.published import RATIO_ERROR_FRACTION, ROOFLINE, PublishedRange, find_range
+from worldsize.published import RATIO_ERROR_FRACTION, SERIAL, PublishedRange, find_range
 from worldsize.units import format_bytes, format_times_s
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ STATES = "weights, gradients and optimizer state alone are more than a GPU's mem
 ACTIVATIONS = "with the activations it is more than a GPU's memory"
 TOTAL = "it is more than a GPU's memory, by your own memory function"
 _NUM_SHOWN = 10
-_ROOFLINE = (
+_SERIAL_NOTE = (
     "A step here is each resource at its peak, one after the other. Published programs took longer: their range is "
     "beside it, where enough programs of the kind were compared.",
 )
@@ -55,10 +55,10 @@ class Plans(Sequence[PricedPlan]):
         not_fitting: Mapping[str, int],
         dtype: str = "",
         is_memory_estimated: bool = True,
-        is_roofline: bool = False,
+        is_serial: bool = False,
     ) -> None:
         self._priced, self.not_legal, self.not_fitting, self.dtype = priced, not_legal, not_fitting, dtype
-        self._is_memory_estimated, self._is_roofline = is_memory_estimated, is_roofline
+        self._is_memory_estimated, self._is_serial = is_memory_estimated, is_serial
 
     def __len__(self) -> int:
         return len(self._priced)
@@ -118,7 +118,7 @@ class Plans(Sequence[PricedPlan]):
         rows = [self._row(place, one) for place, one in shown]
         numbers = [number for number, (_, one) in enumerate(shown) if marked and one == mine]
         plan = self.best
-        cost = "their roofline" if self._is_roofline else "your cost"
+        cost = "their serial time at peak rates" if self._is_serial else "your cost"
         title = (
             f"Best layouts by {cost}: {plan.model.name} on {plan.cluster.world_size:,} GPUs of {plan.cluster.name}, "
             f"{plan.global_batch:,} sequences of {plan.length:,} tokens (computed)"
@@ -132,7 +132,7 @@ class Plans(Sequence[PricedPlan]):
         lines = [
             f"{len(self):,} of {_count(num_plans, 'legal plan')} fit in {format_bytes(capacity)}, "
             f"in {_count(len(self.layouts), 'layout')}, each shown by its cheapest plan.",
-            *(_ROOFLINE if self._is_roofline else ()),
+            *(_SERIAL_NOTE if self._is_serial else ()),
             f"The cheapest {self._describe_step()}",
             *self._equals(),
         ]
@@ -144,7 +144,7 @@ class Plans(Sequence[PricedPlan]):
 
     def _describe_step(self) -> str:
         cheapest = self._priced[0]
-        if self._is_roofline and (published := _published(cheapest.plan)):
+        if self._is_serial and (published := _published(cheapest.plan)):
             return f"would take {format_times_s(*published.around(cheapest.step_s))}: {published}."
         return bounds.describe_step(cheapest.step_s, cheapest.plan, self.dtype)
 
@@ -174,7 +174,7 @@ class Plans(Sequence[PricedPlan]):
             **one.parts,
             "step_s": one.step_s,
             "slower_fraction": round(slower, 3),
-            **(_published_row(one) if self._is_roofline else {"mfu_fraction": one.mfu_fraction}),
+            **(_published_row(one) if self._is_serial else {"mfu_fraction": one.mfu_fraction}),
         }
 
     def __str__(self) -> str:
@@ -187,12 +187,12 @@ class Plans(Sequence[PricedPlan]):
 
 
 def _published(plan: Plan) -> PublishedRange | None:
-    """How many times as long as a plan's roofline programs of its kind took."""
-    return find_range(ROOFLINE, plan.family, plan.cluster.gpu.architecture, plan.cluster.world_size)
+    """How many times as long as a plan's serial time programs of its kind took."""
+    return find_range(SERIAL, plan.family, plan.cluster.gpu.architecture, plan.cluster.world_size)
 
 
 def _published_row(one: PricedPlan) -> dict[str, str]:
-    """The step and the MFU of programs of a plan's kind, for a plan that is priced by its roofline."""
+    """The step and the MFU of programs of a plan's kind, for a plan that is priced by its serial time."""
     published = _published(one.plan)
     if published is None:
         return {"published": "not compared", "mfu": ""}

@@ -46,15 +46,16 @@ def plan(
     """Find every legal plan that fits for steps of `global_batch` sequences, cheapest first.
 
     `cost` is your own function from a `Plan` to the seconds of a step, or to a mapping of named parts that add up to
-    them, such as `{"compute_s": 3.1, "bubble_s": 0.4}`. Without it, plans are sorted by their roofline: each resource
-    at its peak, one after the other, and how many times as long published programs took. `length` is the tokens in a
-    sequence, by default the model's context; `global_batch` is by default what has 4 million tokens, or a little more.
+    them, such as `{"compute_s": 3.1, "bubble_s": 0.4}`. Without it, plans are sorted by their serial time, each
+    resource at its peak, one after the other, and show how many times as long published programs took. `length` is the
+    tokens in a sequence, by default the model's context; `global_batch` is by default what has 4 million tokens, or a
+    little more.
     `memory` is your own function from a `Plan` to the bytes on its fullest GPU; the default is an estimate. A cost
     below what the hardware allows is refused; `dtype` is that of the products, by default 16 bits.
 
     The other arguments restrict the search to one or several values: `tp=8, recompute=("none", "full")`. By default tp
     stays within a node; a tp that you name may span nodes. Without a cost function cp and ep are 1 unless you name
-    them, because the roofline does not count what they send.
+    them, because the serial time does not count what they send.
 
     Raises:
         ValueError: a name or number is invalid, no plan is legal and fits, or a cost is not a number or impossible.
@@ -76,9 +77,9 @@ def plan(
         raise ValueError(f"dtype is {dtype!r}; the {cluster.gpu.name} multiplies in {known}")
     search = Search(model, cluster, global_batch, length, Restrictions.of(wanted), memory)
     if cost is None:
-        from worldsize.planning import roofline  # out of a student's reach where a lab asks for a cost
+        from worldsize.planning import serial  # out of a student's reach where a lab asks for a cost
 
-        return search.priced(lambda one: roofline.parts_s(one, dtype), dtype, is_roofline=True)
+        return search.priced(lambda one: serial.parts_s(one, dtype), dtype, is_serial=True)
     return search.priced(cost, dtype)
 
 
@@ -159,8 +160,8 @@ class Search:
         self.not_fitting: Counter[str] = Counter()  # plans
         self.least_bytes = math.inf
 
-    def priced(self, cost: Cost, dtype: str = "", is_roofline: bool = False) -> Plans:
-        """Price the plans that fit; with `is_roofline`, `cost` is that of `planning.roofline`.
+    def priced(self, cost: Cost, dtype: str = "", is_serial: bool = False) -> Plans:
+        """Price the plans that fit; with `is_serial`, `cost` is that of `planning.serial`.
 
         Raises:
             ValueError: no plan fits, or a cost is not a number or impossible.
@@ -169,7 +170,7 @@ class Search:
         if not found:
             raise ValueError(self._nothing())
         found.sort(key=lambda one: one.step_s)
-        return Plans(found, dict(self.not_legal), dict(self.not_fitting), dtype, self.memory is None, is_roofline)
+        return Plans(found, dict(self.not_legal), dict(self.not_fitting), dtype, self.memory is None, is_serial)
 
     def fitting(self) -> Iterator[tuple[Plan, float]]:
         """Yield the legal plans that fit, each with the bytes that it holds."""

@@ -12,7 +12,7 @@ from worldsize import capstone
 from worldsize.capstone.__main__ import main
 from worldsize.capstone.programs import load_programs, record_step
 from worldsize.capstone.report import DesignReport
-from worldsize.planning import roofline
+from worldsize.planning import serial
 from worldsize.units import format_time_s
 
 GOOD = capstone.EXAMPLES / "ten_thousand_h100.toml"
@@ -74,13 +74,13 @@ def test_the_days_of_check_are_those_of_the_policy(mine, capsys):
     assert main(["check", str(mine)]) == 0
 
 
-def test_run_takes_the_roofline_where_no_program_is_named(capsys):
+def test_run_takes_the_serial_time_where_no_program_is_named(capsys):
     path = capstone.EXAMPLES / "llama_2_7b.toml"
     assert main(["run", str(path)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.startswith("No cost of a step is given: it is the roofline")
+    assert printed.startswith("No cost of a step is given: it is the serial time")
     design = capstone.load(path)
-    step_s = roofline.step_s(design.layout, "bfloat16")
+    step_s = serial.step_s(design.layout, "bfloat16")
     assert f"step {format_time_s(step_s)}, 4.19M tokens" in printed and "what a node sends 13." in printed
     # 184,320 GPU-hours on 512 GPUs: Touvron et al. 2023, arXiv 2307.09288, table 2
     low, high = re.search(r"times that least it takes ([\d.]+) and ([\d.]+) days", printed).groups()

@@ -8,7 +8,7 @@ import large_programs
 import programs
 import published_ranges
 import pytest
-from published_ranges import BOUND, DATA, KINDS, PEAK, ROOFLINE, STEP, TENSOR_OR_PIPELINE
+from published_ranges import BOUND, DATA, KINDS, PEAK, SERIAL, STEP, TENSOR_OR_PIPELINE
 from repository import ROOT
 
 import worldsize as ws
@@ -30,7 +30,7 @@ def test_the_ranges_are_those_of_all_published_rows():
 def test_every_published_row_was_recorded():
     steps, peaks = ([row.id for row in COMPARED if row.figure == figure] for figure in (STEP, PEAK))
     assert steps == [row["id"] for row in published_ranges.steps()] and len(peaks) == 11
-    plans = [row for row in COMPARED if row.figure in (BOUND, ROOFLINE)]
+    plans = [row for row in COMPARED if row.figure in (BOUND, SERIAL)]
     assert published_ranges.table(list(published_ranges.compare_plans())) == published_ranges.table(plans)
     assert len(plans) == 2 * 70
 
@@ -140,7 +140,7 @@ def test_layers_without_gradients_in_the_forward_pass_are_known_by_their_recompu
 
 def test_a_figure_has_the_range_of_its_kind(split):
     step, peak, *of_plans = (one for one in published.ranges() if one.has(TENSOR_OR_PIPELINE, "ampere", 8))
-    assert [one.figure for one in (step, peak, *of_plans)] == [STEP, PEAK, BOUND, ROOFLINE]
+    assert [one.figure for one in (step, peak, *of_plans)] == [STEP, PEAK, BOUND, SERIAL]
     assert split.step_range_s == (step.low * split.step_s, step.high * split.step_s)
     assert split.peak_range_bytes == (peak.low * split.peak_bytes, peak.high * split.peak_bytes)
     assert split.mfu_range_fraction == (split.mfu_fraction / step.high, split.mfu_fraction / step.low)

@@ -18,8 +18,8 @@ def test_the_chosen_layout_is_among_the_best_five(chosen):
 
 
 @pytest.mark.parametrize("chosen", CHOSEN, ids=lambda chosen: chosen.name)
-def test_the_roofline_has_the_chosen_layout_among_the_best_five(chosen):
-    plans = chosen.plans(by_roofline=True)
+def test_the_serial_time_has_the_chosen_layout_among_the_best_five(chosen):
+    plans = chosen.plans(by_serial_time=True)
     assert plans.place(**chosen.layout) <= 5
     assert plans.cheapest(**chosen.layout).step_s <= 1.08 * plans[0].step_s
 

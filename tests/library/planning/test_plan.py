@@ -11,10 +11,10 @@ import pytest
 import worldsize as ws
 from worldsize import hardware
 from worldsize.models import shape
-from worldsize.planning import roofline
+from worldsize.planning import serial
 from worldsize.planning.layout import beside, stage_layers
 from worldsize.planning.search import usual_batch
-from worldsize.published import ROOFLINE, find_range
+from worldsize.published import SERIAL, find_range
 from worldsize.units import format_times_s
 
 TINY, SMALL = shape("tiny"), shape("small")
@@ -242,16 +242,16 @@ def test_a_cost_that_raises_keeps_its_error_and_names_the_plan():
     assert caught.value.__notes__[0].startswith("This was the cost of Plan(global_batch=8, length=256, dp=")
 
 
-def test_without_a_cost_plans_are_sorted_by_their_roofline_beside_the_published_range():
+def test_without_a_cost_plans_are_sorted_by_their_serial_time_beside_the_published_range():
     plans = ws.plan("13B", "a100-hdr-x8")
-    assert plans[0].step_s == roofline.step_s(plans.best) == sum(plans[0].parts.values())
+    assert plans[0].step_s == serial.step_s(plans.best) == sum(plans[0].parts.values())
     assert [one.step_s for one in plans] == sorted(one.step_s for one in plans)
     assert {(one.plan.cp, one.plan.ep) for one in plans} == {(1, 1)}
     assert plans.best.global_batch * plans.best.length == 4 * 2**20
-    found = find_range(ROOFLINE, plans.best.family, "ampere", 64)
+    found = find_range(SERIAL, plans.best.family, "ampere", 64)
     expected = format_times_s(*found.around(plans[0].step_s))
     text = str(plans.table(1))
-    assert text.startswith("Best layouts by their roofline: llama-2-13b on 64 GPUs")
+    assert text.startswith("Best layouts by their serial time at peak rates: llama-2-13b on 64 GPUs")
     assert f"The cheapest would take {expected}: published programs of this kind took 1.45 to 3.40 times" in text
     assert text.count(expected) == 2 and "your cost" not in text
     assert "not compared" in str(ws.plan("70B", "h100-ndr-x8").table(1))
