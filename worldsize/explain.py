@@ -13,6 +13,7 @@ import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -173,6 +174,7 @@ def _stack(dumped: str) -> tuple[list[Line], Call | None]:
         if not (found := _FRAME.match(row)):
             break
         frames.append(traceback.FrameSummary(found[2], int(found[3]), found[1]))
-    inside = next((frame for frame in frames if frame.filename.endswith(_COLLECTIVES)), None)
+    called = list(takewhile(lambda one: _TORCH.search(one.filename), frames))  # innermost first
+    inside = next((one for one in reversed(called) if one.filename.endswith(_COLLECTIVES)), None)
     own = [frame for frame in reversed(frames) if not _TORCH.search(frame.filename)]  # py-spy shortens torch's names
     return own_lines(own or reversed(frames)), Call(0, inside.name) if inside else None

@@ -132,6 +132,7 @@ def test_a_stack_of_py_spy_says_where_a_rank_is(tmp_path):
 IN_TORCH = """Process 71: python -u train.py
 
 Thread 71 (idle): "MainThread"
+    _wait (torch/distributed/distributed_c10d.py:60)
     {op} (torch/distributed/distributed_c10d.py:3252)
     _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
     train (train.py:{line})
@@ -140,7 +141,7 @@ Thread 71 (idle): "MainThread"
 
 
 def test_stacks_alone_say_in_which_collective_each_rank_is(tmp_path):
-    for rank, (op, line) in enumerate((("all_reduce", 7), ("broadcast", 11))):
+    for rank, (op, line) in enumerate((("all_reduce", 7), ("recv", 11))):
         (tmp_path / f"stack{rank}.txt").write_text(IN_TORCH.format(op=op, line=line))
     report = explain(sorted(tmp_path.iterdir()))
     assert report.splitlines() == [
@@ -148,7 +149,7 @@ def test_stacks_alone_say_in_which_collective_each_rank_is(tmp_path):
         "Rank 0 stopped in all_reduce",
         "  train.py, line 12",
         "  train.py, line 7, in train",
-        "Rank 1 stopped in broadcast",
+        "Rank 1 stopped in recv",
         "  train.py, line 12",
         "  train.py, line 11, in train",
     ]

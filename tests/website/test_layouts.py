@@ -174,9 +174,9 @@ def test_the_others_are_the_cheapest_of_all_that_fit():
 def test_no_order_is_below_the_bound_and_a_bubble_lengthens_it():
     one = plan()
     assert serial.step_s(one) > bounds.least(one).seconds
-    products, *others = [bound.seconds for bound in bounds.bounds(one)]
-    gathers = bounds.of_nics(one, 2).seconds - bounds.of_nics(one).seconds
-    assert serial.step_s(one) == pytest.approx(products * (64 + 3) / 64 + sum(others) + gathers)
+    parts, products = serial.parts_s(one), next(bounds.bounds(one)).seconds
+    assert parts["bubble_s"] == pytest.approx(products * 3 / 64) and parts["compute_s"] == products
+    assert parts["nics_s"] == bounds.of_nics(one, 2).seconds
 
 
 def test_layouts_are_equal_within_what_published_ratios_are_off():

@@ -5,6 +5,7 @@ Reveal shows them, from npm; `?print-pdf` behind an address prints them, and the
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from extensions.pictures import take_out
 _REVEAL = ("reveal.js", "5.2.1", "359b575dd51bbda32f89b2fd4c7dc46ad7389a805572158916c29252f7a27333")
 _FILES = ("dist/reveal.css", "dist/reveal.js", "plugin/notes/notes.js", "plugin/notes/speaker-view.html")
 _SHORT = (nodes.math_block, nodes.table, nodes.bullet_list, nodes.enumerated_list, nodes.block_quote)
+_OF_WEEKS = re.compile(r'href="(week\d\d\w*\.html)')  # a lesson's links to others in its folder
 _WRAPPED = {"table-wrapper", "math-wrapper"}  # as the theme names them
 _PICTURE = ("<img", "<svg", "<table", "worldsize-")
 _ENVIRONMENT = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
@@ -55,6 +57,7 @@ def _write(app: Sphinx, page: str, template: str, context: dict[str, Any], doctr
     title = next(doctree.findall(nodes.title)).astext()
     html = _ENVIRONMENT.get_template("slides.html.j2").render(title=title, slides=slides)
     html = html.replace('href="#', f'href="../{page}.html#')  # to a place in the lesson
+    html = _OF_WEEKS.sub(r'href="../weeks/\1', html)
     path = Path(app.outdir, place(week))
     path.parent.mkdir(exist_ok=True)
     path.write_text(take_out(html, Path(app.outdir), "../"), encoding="utf-8")

@@ -8,13 +8,17 @@
 
   // Asks the worker for a function of calculators/calculator.py; without one, waits until Python has started.
   const waiting = new Map();
+  let last = 0;
   const ask = (call, name, given) =>
     new Promise((resolve, reject) => {
-      waiting.set(waiting.size, { resolve, reject });
-      worker.postMessage({ id: waiting.size - 1, call, name, given });
+      waiting.set(++last, { resolve, reject });
+      worker.postMessage({ id: last, call, name, given });
     });
-  worker.onmessage = ({ data: { id, result, problem } }) =>
-    problem ? waiting.get(id).reject(new Error(problem)) : waiting.get(id).resolve(result);
+  worker.onmessage = ({ data: { id, result, problem } }) => {
+    const { resolve, reject } = waiting.get(id);
+    waiting.delete(id);
+    problem ? reject(new Error(problem)) : resolve(result);
+  };
   worker.onerror = ({ message }) => waiting.forEach(({ reject }) => reject(new Error(message || "no module workers")));
   const started = ask();
 
@@ -58,10 +62,17 @@
       await draw();
     };
     const compute = async () => {
-      const turn = ++asked;
-      const places = fields.map((field) => (field.type === "range" ? Number(field.value) : field.selectedIndex));
-      const result = await ask("answer", name, places);
-      if (turn === asked) await show(result); // not moved again meanwhile
+      if (++asked > 1) return; // one answer at a time: what has moved meanwhile is asked below
+      while (asked) {
+        asked = 1;
+        const places = fields.map((field) => (field.type === "range" ? Number(field.value) : field.selectedIndex));
+        try {
+          const result = await ask("answer", name, places);
+          if (asked === 1) await show(result);
+        } finally {
+          asked -= 1;
+        }
+      }
     };
     const explain = async () => show(await ask("explain", name, [...chosen.files]));
 

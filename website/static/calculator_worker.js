@@ -31,9 +31,12 @@ onmessage = async ({ data: { id, call, name, given } }) => {
     if (!call) return void postMessage({ id });
     const paths = call === "explain" ? await written(python, given) : [];
     const own = python.toPy(paths.length ? paths : given);
-    postMessage({ id, result: calculator[call](name, own) });
-    own.destroy?.();
-    paths.forEach((path) => python.FS.unlink(path));
+    try {
+      postMessage({ id, result: calculator[call](name, own) });
+    } finally {
+      own.destroy?.();
+      paths.forEach((path) => python.FS.unlink(path));
+    }
   } catch (error) {
     postMessage({ id, problem: error.message });
   }

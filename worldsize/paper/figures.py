@@ -93,6 +93,9 @@ class StepFigures:
         """Whether every rank's tensors, at `peak_bytes`, fit in its GPU's memory.
 
         It is True also where the upper end of `peak_range_bytes` does not fit, and a printed run says "may not fit".
+
+        Raises:
+            ValueError: there is no peak, for the reason in `no_peak`.
         """
         return self.peak_bytes <= self.cluster.gpu.memory_bytes
 

@@ -105,7 +105,7 @@ def _of_products(plan: Plan, dtype: str) -> LowerBound:
 
 def _of_memory(plan: Plan) -> LowerBound:
     """Every micro-batch reads the weights of its layers forward and backward; the update reads and writes its state."""
-    gpu, weights = plan.cluster.gpu, _BYTES * max(plan.num_stage_layers) * _dense_layer_parameters(plan)
+    gpu, weights = plan.cluster.gpu, weights_bytes(plan)
     read = 2 * plan.num_micro_batches * max(0, weights - _CACHE_BYTES)
     num_updated = plan.most_parameters / (plan.num_shards if plan.zero_stage else 1)
     moved = read + (2 * _OPTIMIZER_BYTES + 2 * _BYTES) * num_updated
@@ -114,12 +114,19 @@ def _of_memory(plan: Plan) -> LowerBound:
 
 
 def _of_links(plan: Plan, number_bytes: int) -> LowerBound:
-    """Each pass over a layer gathers a sequence's shards twice; what is reduced may leave through the other way."""
+    link = plan.cluster.intra
+    work = f"what tp {plan.tp} gathers over {link.name}"
+    return _moved("links", tp_bytes(plan, number_bytes), peak_bytes_per_s(link), work)
+
+
+def tp_bytes(plan: Plan, number_bytes: int = _BYTES) -> float:
+    """Return what tensor parallelism brings to a rank in a step.
+
+    Each pass over a layer gathers a sequence's shards twice; what is reduced may leave through the other way.
+    """
     num_passes = 3 if plan.recompute == "full" else 2
     gathered = number_bytes * plan.num_micro_batch_tokens * plan.model.width * (plan.tp - 1) / plan.tp
-    moved = plan.num_micro_batches * max(plan.num_stage_layers) * num_passes * 2 * gathered
-    link = plan.cluster.intra
-    return _moved("links", moved, _peak(link), f"what tp {plan.tp} gathers over {link.name}")
+    return plan.num_micro_batches * max(plan.num_stage_layers) * num_passes * 2 * gathered
 
 
 def of_nics(plan: Plan, num_passes: int = 1) -> LowerBound:
@@ -131,14 +138,14 @@ def of_nics(plan: Plan, num_passes: int = 1) -> LowerBound:
     ranks = plan.shard_ranks
     num_local = sum(rank < per_node for rank in ranks)
     num_groups, num_nodes = per_node / num_local, len({rank // per_node for rank in ranks})
-    of_group = _BYTES * max(plan.num_stage_layers) * _dense_layer_parameters(plan) * (num_nodes - 1) / num_nodes
+    of_group = weights_bytes(plan) * (num_nodes - 1) / num_nodes
     moved = num_passes * num_groups * of_group if num_nodes > 1 else 0.0
     if plan.pp > 1 and plan.tp * plan.num_shards >= per_node:
         num_messages = 2 * (plan.pp * plan.num_chunks - 1) / plan.pp  # of a micro-batch, by the mean stage
         message = _BYTES * plan.num_micro_batch_tokens * plan.model.width / plan.tp
         moved += per_node * plan.num_micro_batches * num_messages * message
     assert cluster.inter is not None
-    rate = cluster.nics_per_node * _peak(cluster.inter)
+    rate = cluster.nics_per_node * peak_bytes_per_s(cluster.inter)
     return _moved("nics", moved, rate, f"what a node sends over its {_nics(plan)}")
 
 
@@ -148,12 +155,14 @@ def _nics(plan: Plan) -> str:
     return f"{number} NIC{'' if number == 1 else 's'} ({plan.cluster.inter.name})"
 
 
-def _dense_layer_parameters(plan: Plan) -> int:
-    """The parameters of a layer on a rank, without experts, of which a step may use none."""
-    return plan.num_layer_parameters - plan.num_layer_expert_parameters
+def weights_bytes(plan: Plan) -> int:
+    """Return the bytes of a rank's layers, without experts, of which a step may use none."""
+    dense = plan.num_layer_parameters - plan.num_layer_expert_parameters
+    return _BYTES * max(plan.num_stage_layers) * dense
 
 
-def _peak(link: Link) -> float:
+def peak_bytes_per_s(link: Link) -> float:
+    """Return the rate of a link in one direction, by its data sheet where that is known."""
     return link.peak_bytes_per_s or link.bandwidth_bytes_per_s
 
 

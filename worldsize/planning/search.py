@@ -48,8 +48,8 @@ def plan(
     `cost` is your own function from a `Plan` to the seconds of a step, or to a mapping of named parts that add up to
     them, such as `{"compute_s": 3.1, "bubble_s": 0.4}`. Without it, plans are sorted by their serial time, each
     resource at its peak, one after the other, and show how many times as long published programs took. `length` is the
-    tokens in a sequence, by default the model's context; `global_batch` is by default what has 4 million tokens, or a
-    little more.
+    tokens in a sequence, by default the model's context; `global_batch` is by default what has 4 million tokens, and at
+    most twice that, or as many sequences as the odd part of the number of GPUs.
     `memory` is your own function from a `Plan` to the bytes on its fullest GPU; the default is an estimate. A cost
     below what the hardware allows is refused; `dtype` is that of the products, by default 16 bits.
 
@@ -61,7 +61,7 @@ def plan(
         ValueError: a name or number is invalid, no plan is legal and fits, or a cost is not a number or impossible.
     """
     if cost is None:
-        cp, ep = cp or 1, ep or 1
+        cp, ep = 1 if cp is None else cp, 1 if ep is None else ep
     wanted = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
     wanted |= {"num_chunks": num_chunks, "recompute": recompute, "zero_stage": zero_stage}
     model = shape(model) if isinstance(model, str) else model

@@ -107,7 +107,7 @@ def test_torchs_profiler_writes_to_stderr(capfd):
     assert "profiler_start" in capfd.readouterr().err
 
 
-def test_a_widget_notes_the_thread_that_its_clicks_go_to():
-    from ipykernel.comm import comm
+def test_the_kernel_asks_a_comm_where_its_messages_go():
+    from ipykernel import kernelbase
 
-    assert 'getattr(self, "_reply_subshell_id"' in inspect.getsource(comm)
+    assert 'getattr(comm, "_reply_subshell_for"' in inspect.getsource(kernelbase)

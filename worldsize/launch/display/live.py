@@ -163,8 +163,9 @@ def _hear_clicks(comm: Any, act: Callable[[], None]) -> None:
     thread that receives messages asks every comm where to send its own, so the click is seen there.
     """
 
-    def choose_subshell(data: dict[str, Any], asked: str | None) -> str | None:
-        if data.get("method") == "custom" and data.get("content", {}).get("event") == "click":
+    def choose_subshell(data: Any, asked: str | None) -> str | None:
+        content = data.get("content") if isinstance(data, dict) else None
+        if isinstance(content, dict) and content.get("event") == "click":
             act()
         return asked
 
