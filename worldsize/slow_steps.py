@@ -2,7 +2,8 @@
 
 Each moment of a rank counts once: as compute if a kernel runs, otherwise as communication, as a copy, or as idle.
 Communication that no compute hides is split by the other ranks' traces into the wait for the last rank to start and
-the transfer. A rank is late if the others wait longer than it does, step after step. Idle time is the host's if the
+the transfer. A rank is late if those that share collectives with it wait there longer than it does, step after step,
+and the time is not what it spent in communication that is not matched. Idle time is the host's if the
 host launched what came next only after the GPU had gone idle.
 """
 
@@ -28,6 +29,7 @@ from worldsize.timeline.kineto import (
     HostCall,
     RankTrace,
     collectives,
+    has_unknown_group,
     is_collective,
     read_traces,
 )
@@ -75,8 +77,10 @@ class Account:
     hidden_s: float
     operators: Mapping[tuple[str, str], float]
     """Idle time by its kind and by the host's call in it."""
-    waited_s: Mapping[str, float]
-    """Of each step, the seconds in which it waits for a later rank."""
+    waited_s: Mapping[frozenset[int], Mapping[str, float]]
+    """By the ranks that recorded the same collectives and by step, the seconds in which it waits for a later rank."""
+    unmatched_s: Mapping[str, float]
+    """By step, the seconds in communication that is not matched."""
 
     def per_step_s(self, kind: str) -> float:
         """The seconds of a step."""
@@ -95,12 +99,14 @@ def explain_steps(paths: Iterable[str | Path]) -> str:
         ValueError: a file is not a whole trace of torch.profiler, or two are of one rank.
     """
     traces = read_traces(paths)
-    met_s = _met(traces)
-    accounts = [_account(trace, met_s, len(traces) > 1) for trace in traces]
+    shared = _shared(traces)
+    met_s = _met(shared)
+    accounts = [_account(trace, met_s, shared, len(traces) > 1) for trace in traces]
     step_s = statistics.fmean(one.step_s for one in accounts)
     late_ranks = _late(accounts, step_s)
     late, others = _split(accounts, late_ranks)  # these wait for a late rank's own time
     late_traces, other_traces = _split(traces, late_ranks)
+    who = "the others" if len(late) + len(others) == len(traces) else "the others in its collectives"
     cause = _cause(late, others)
     binds, share = _binding(others)
     whose = "the other ranks'" if late else "the"
@@ -109,7 +115,13 @@ def explain_steps(paths: Iterable[str | Path]) -> str:
         "",
         *_table(accounts, step_s),
         "",
-        *(_lateness(late, others, cause, step_s) if late else ["No rank is late in step after step."] if met_s else []),
+        *(
+            _lateness(late, others, who, cause, step_s)
+            if late
+            else ["No rank is late in step after step."]
+            if met_s
+            else []
+        ),
         *(_details(cause, late_traces, late, met_s, step_s) if cause else []),
         *_unmatched(traces, met_s),
         f"What binds: {binds}, {share:.0%} of {whose} step.",
@@ -119,8 +131,10 @@ def explain_steps(paths: Iterable[str | Path]) -> str:
     return "\n".join(lines)
 
 
-def _split(ranks: Sequence[_OfRank], chosen: Sequence[int]) -> tuple[list[_OfRank], list[_OfRank]]:
-    return [one for one in ranks if one.rank in chosen], [one for one in ranks if one.rank not in chosen]
+def _split(ranks: Sequence[_OfRank], late: Mapping[int, frozenset[int]]) -> tuple[list[_OfRank], list[_OfRank]]:
+    """The late ones, and the others that wait for them, which are all if none is late."""
+    waiting = frozenset[int]().union(*late.values()) - late.keys() if late else {one.rank for one in ranks}
+    return [one for one in ranks if one.rank in late], [one for one in ranks if one.rank in waiting]
 
 
 def _binding(accounts: Sequence[Account]) -> tuple[str, float]:
@@ -175,46 +189,79 @@ def _of_ranks(traces: Sequence[RankTrace]) -> str:
 _Met: TypeAlias = Mapping[Event, float]  # until when a rank waited in each collective that several ranks recorded
 
 
-def _met(traces: Sequence[RankTrace]) -> dict[Event, float]:
-    """For each event of a collective that several ranks recorded, when the last rank started that it waited for.
-
-    One that starts after a rank's end was not waited for: a broadcast's root may leave early.
-    """
+def _shared(traces: Sequence[RankTrace]) -> list[list[Event]]:
+    """The events of each collective that several ranks recorded."""
     of_keys: defaultdict[tuple[object, ...], list[Event]] = defaultdict(list)
     for trace in traces:
         for key, event in collectives(trace).items():
             of_keys[key].append(event)
+    return [members for members in of_keys.values() if len(members) > 1]
+
+
+def _met(shared: Iterable[Sequence[Event]]) -> dict[Event, float]:
+    """For each event of a collective that several ranks recorded, when the last rank started that it waited for.
+
+    One that starts after a rank's end was not waited for: a broadcast's root may leave early.
+    """
     met_s = {}
-    for members in (members for members in of_keys.values() if len(members) > 1):
+    for members in shared:
         starts_s = sorted(event.start_s for event in members)
         met_s |= {event: starts_s[bisect.bisect(starts_s, event.end_s) - 1] for event in members}
     return met_s
 
 
 def _unmatched(traces: Sequence[RankTrace], met_s: _Met) -> Iterator[str]:
-    """The collectives that could have been in another trace, and were not found there."""
-    lost = Counter(event.name for event in _communication(traces) if is_collective(event) and event not in met_s)
-    if len(traces) > 1 and lost:
-        yield f"In no other trace: {', '.join(f'{count} {name}' for name, count in sorted(lost.items()))}."
+    """The collectives that could have been in another trace, and were not found or not looked for there."""
+    lost, unknown = Counter[str](), Counter[str]()
+    for trace in traces if len(traces) > 1 else ():
+        for event in (event for event in _communication([trace]) if is_collective(event) and event not in met_s):
+            (unknown if has_unknown_group(trace, event) else lost)[event.name] += 1
+    if lost:
+        yield f"In no other trace: {_counts(lost)}."
+    if unknown:
+        yield f"Not matched, as their ranks are in several groups and the traces do not name which: {_counts(unknown)}."
 
 
-def _late(accounts: Sequence[Account], step_s: float) -> list[int]:
-    """The ranks for which the others wait, a tenth of a step or more and more than by chance, in the common steps."""
-    steps = sorted(set.intersection(*(set(one.waited_s) for one in accounts)))
+def _counts(names: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(names.items()))
+
+
+def _late(accounts: Sequence[Account], step_s: float) -> dict[int, frozenset[int]]:
+    """The ranks for which others wait, a tenth of a step or more and more than by chance, each with those others.
+
+    They are the ranks of the collectives in which they wait longest for it.
+    """
+    found = {}
+    for one in accounts:
+        late_s = dict[frozenset[int], float]()
+        for ranks in one.waited_s:
+            later_s = _later_s(one, [other for other in accounts if other.rank in ranks and other is not one], ranks)
+            error_s = statistics.stdev(later_s) / len(later_s) ** 0.5 if len(later_s) > 1 else 0.0
+            if later_s and statistics.fmean(later_s) >= max(_BINDS * step_s, _ERRORS * error_s):
+                late_s[ranks] = statistics.fmean(later_s)
+        if late_s:
+            found[one.rank] = max(late_s, key=lambda ranks: late_s[ranks])
+    return found
+
+
+def _later_s(one: Account, others: Sequence[Account], ranks: frozenset[int]) -> list[float]:
+    """In each common step, how long others wait for a rank in their common collectives, less what it waits itself.
+
+    What it spends more than they do in unmatched communication is a wait too, as in a recv from a later rank.
+    """
+    steps = sorted(set(one.unmatched_s).intersection(*(other.unmatched_s for other in others)))
     found = []
-    for one in accounts if len(accounts) > 1 else ():
-        others = [other for other in accounts if other is not one]
-        later_s = [statistics.median(other.waited_s[step] for other in others) - one.waited_s[step] for step in steps]
-        error_s = statistics.stdev(later_s) / len(steps) ** 0.5 if len(steps) > 1 else 0.0
-        if steps and statistics.fmean(later_s) >= max(_BINDS * step_s, _ERRORS * error_s):
-            found.append(one.rank)
+    for step in steps:
+        waits_s = statistics.median(other.waited_s[ranks][step] for other in others)
+        more_s = one.unmatched_s[step] - statistics.median(other.unmatched_s[step] for other in others)
+        found.append(waits_s - sum(own_s[step] for own_s in one.waited_s.values()) - max(0.0, more_s))
     return found
 
 
 # one rank
 
 
-def _account(trace: RankTrace, met_s: _Met, has_others: bool) -> Account:
+def _account(trace: RankTrace, met_s: _Met, shared: Iterable[Sequence[Event]], has_others: bool) -> Account:
     events = [one.event for one in trace.activities]
     span = [(min(event.start_s for event in events), max(event.end_s for event in events))]
     compute = under_way(event for event in events if event.kind not in (COMMUNICATION, COPY))
@@ -232,6 +279,12 @@ def _account(trace: RankTrace, met_s: _Met, has_others: bool) -> Account:
     if unmatched or not has_others:
         seconds[ALONE] = length_s(unmatched)
     hidden_s = length_s(talking) - length_s(exposed)
+    alone = {event for event in events if event.kind == COMMUNICATION and event not in met_s}
+    of_ranks: defaultdict[frozenset[int], list[Event]] = defaultdict(list)
+    for members in shared:
+        ranks = frozenset(event.rank for event in members)
+        if trace.rank in ranks:
+            of_ranks[ranks] += [waits[event] for event in members if event.rank == trace.rank]
     return Account(
         trace.rank,
         length_s(span),
@@ -240,18 +293,19 @@ def _account(trace: RankTrace, met_s: _Met, has_others: bool) -> Account:
         seconds,
         hidden_s,
         operators,
-        _waited_s(trace, waits, compute),
+        {ranks: _in_steps(trace, some, compute) for ranks, some in of_ranks.items()},
+        _in_steps(trace, alone, under_way(event for event in events if event not in alone and event.kind != COPY)),
     )
 
 
-def _waited_s(trace: RankTrace, waits: Mapping[Event, Event], compute: Intervals) -> dict[str, float]:
-    """The exposed waits of each step, by its name."""
+def _in_steps(trace: RankTrace, events: Iterable[Event], hidden: Intervals) -> dict[str, float]:
+    """The seconds of events that are not hidden in each step, by its name."""
     starts_s = [step.start_s for step in trace.steps]
     parts: dict[str, list[Event]] = {step.name: [] for step in trace.steps} or {"": []}
     names = list(parts)
-    for event, wait in waits.items():
-        parts[names[max(0, bisect.bisect(starts_s, event.start_s) - 1)]].append(wait)
-    return {name: length_s(without(under_way(part), compute)) for name, part in parts.items()}
+    for event in events:
+        parts[names[max(0, bisect.bisect(starts_s, event.start_s) - 1)]].append(event)
+    return {name: length_s(without(under_way(part), hidden)) for name, part in parts.items()}
 
 
 def _idle(trace: RankTrace, gaps: Intervals) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
@@ -398,10 +452,10 @@ def _cause(late: Sequence[Account], others: Sequence[Account]) -> str:
     return cause if more_s[cause] > _middle_s(others, LATE) / 5 else ""
 
 
-def _lateness(late: Sequence[Account], others: Sequence[Account], cause: str, step_s: float) -> Iterator[str]:
+def _lateness(late: Sequence[Account], others: Sequence[Account], who: str, cause: str, step_s: float) -> Iterator[str]:
     is_are, it_spends, it_runs = ("are", "They spend", "They run") if len(late) > 1 else ("is", "It spends", "It runs")
     ranks = format_ranks([one.rank for one in late]).capitalize()
-    yield f"{ranks} {is_are} late: the others wait {_short(_middle_s(others, LATE), step_s)} of a step."
+    yield f"{ranks} {is_are} late: {who} wait {_short(_middle_s(others, LATE), step_s)} of a step."
     if cause:
         spent, usual = (_short(_middle_s(some, cause), step_s) for some in (late, others))
         yield f"  {it_spends} {spent} of a step on '{cause}', the others {usual} (medians)."

@@ -139,6 +139,7 @@ def test_a_clock_is_aligned_by_a_rank_in_between(tmp_path):
 
 
 MS = 1000.0  # in a trace's microseconds
+OF_PAIRS = (50, 50, 90, 90)  # milliseconds of compute
 
 
 def on_cpu(rank, own_ms, step_ms, **more):
@@ -253,8 +254,8 @@ def test_a_broadcasts_root_that_has_left_does_not_wait(tmp_path, machine):
 
 @pytest.mark.parametrize(
     ("machine", "ahead_us", "moved_s"),
-    [("node0", 0, 0), ("node0", 150, 0), ("node1", 150, 150e-6), ("node1", 4e6, 4.0)],
-    ids=["one machine", "one machine, unequal ends", "another", "another, seconds apart"],
+    [("node0", 0, 0), ("node0", 150, 0), ("node0", 4e6, 4.0), ("node1", 150, 150e-6), ("node1", 4e6, 4.0)],
+    ids=["one machine", "one machine, unequal ends", "another of its name", "another", "another, seconds apart"],
 )
 def test_a_machine_has_one_clock_and_another_is_moved_to_it(tmp_path, machine, ahead_us, moved_s):
     early = ends(Trace(0, machine="node0")).all_reduce(301, 600)
@@ -273,6 +274,84 @@ def test_gloos_unequal_ends_move_only_a_clock_that_cannot_be_right(tmp_path):
         first, second = read_traces([early.written(tmp_path), late.written(tmp_path)])
         starts_s.append(second.steps[0].start_s - first.steps[0].start_s)
     assert starts_s == [0.0, pytest.approx(0.0, abs=0.011)]
+
+
+def test_gloos_unequal_ends_leave_one_machine_its_one_clock(tmp_path):
+    early = on_cpu(0, 5, 60, machine="node0").gloo(5 * MS, 27 * MS)
+    late = on_cpu(1, 30, 60, machine="node0").gloo(30 * MS, 22 * MS)
+    paths = [early.written(tmp_path), late.written(tmp_path)]
+    assert [trace.steps[0].start_s for trace in read_traces(paths)] == [0.0, 0.0]
+    assert "Rank 1 is late: the others wait 25.0 ms of a step." in explain_steps(paths)
+
+
+def in_pairs(rank, own_us, last_us):
+    """A trace of a rank that computes for so long, then meets its neighbour: 0 meets 1 and 2 meets 3."""
+    first = rank - rank % 2
+    trace = ends(Trace(rank)).kernel(1, own_us)
+    return trace.all_reduce(1 + own_us, last_us + 49 - own_us, ranks=f"[{first}, {first + 1}]")
+
+
+@pytest.mark.parametrize("all_meet", [False, True], ids=["in pairs only", "all at the end of the step too"])
+def test_a_rank_for_which_only_its_own_group_waits_is_late(tmp_path, all_meet):
+    traces = [in_pairs(rank, 850 if rank == 3 else 400, 850 if rank > 1 else 400) for rank in range(4)]
+    for trace in traces if all_meet else ():
+        trace.kernel(500 if trace.rank < 2 else 901, 400 if trace.rank < 2 else 1, name="more")
+        trace.all_reduce(910, 50, ranks="[0, 1, 2, 3]")
+    report = explain_steps([trace.written(tmp_path, ranks=4) for trace in traces])
+    assert rows(report)["wait for a later rank"] == [0.0, 0.0, 0.45, 0.0]
+    assert "\nRank 3 is late: the others in its collectives wait 0.45 ms of a step.\n" in report
+    assert "  It spends 0.85 ms of a step on 'compute', the others 0.40 ms (medians).\n" in report
+    assert "What binds: wait for a later rank, 45% of the other ranks' step." in report
+
+
+def test_a_rank_in_no_collective_is_not_late(tmp_path):
+    paths = []
+    for rank in range(3):
+        trace = Trace(rank, num_steps=12)
+        for step in range(12):
+            own_us = 950 if step % 3 == rank else 500
+            trace.add("kernel", "gemm", step * STEP_US, own_us, stream=7)
+            args = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2]"}
+            name = "ncclDevKernel_AllReduce_Sum_f32"
+            trace.add("kernel", name, step * STEP_US + own_us, STEP_US - own_us, stream=20, **args)
+        paths.append(trace.written(tmp_path, ranks=4))
+    paths.append(ends(Trace(3, num_steps=12)).kernel(1, 970).written(tmp_path, ranks=4))
+    report = explain_steps(paths)
+    assert rows(report)["wait for a later rank"] == [0.3, 0.3, 0.3, 0.0]
+    assert "\nNo rank is late in step after step.\n" in report
+
+
+def test_a_rank_that_came_late_from_a_recv_is_not_the_late_one(tmp_path):
+    """Two stages of two ranks: rank 3 is slow, so that rank 1 gets its gradients late and keeps rank 0 waiting."""
+    paths = []
+    for rank in range(4):
+        sent_us = 800 if rank in (1, 3) else 400  # by the second stage
+        if rank > 1:
+            trace = in_pairs(rank, sent_us, 800)
+        else:
+            trace = ends(Trace(rank)).kernel(1, 99)
+            trace.collective(100, sent_us - 99, "recv", "ncclDevKernel_SendRecv", ranks=f"[{rank}, {rank + 2}]")
+            trace.kernel(1 + sent_us, 99).all_reduce(100 + sent_us, 850 - sent_us)
+        paths.append(trace.written(tmp_path, ranks=4))
+    report = explain_steps(paths)
+    assert rows(report)["wait for a later rank"] == [0.4, 0.0, 0.4, 0.0]
+    assert "\nRank 3 is late: the others in its collectives wait 0.40 ms of a step.\n" in report
+
+
+def test_collectives_of_groups_that_the_trace_does_not_name_are_not_matched(tmp_path):
+    """Ranks 0 and 1 have a slow transfer, and ranks 2 and 3 compute for longer; the pairs never meet."""
+    traces = [on_cpu(rank, own_ms, 100).gloo(own_ms * MS, (99 - own_ms) * MS) for rank, own_ms in enumerate(OF_PAIRS)]
+    paths = [trace.written(tmp_path, ranks=4, groups=[[0, 1] if trace.rank < 2 else [2, 3]]) for trace in traces]
+    report = explain_steps(paths)
+    assert rows(report)["communication, unmatched"] == [49.0, 49.0, 9.0, 9.0]
+    assert " late" not in report.replace("wait for a later rank", "") and "In no other trace" not in report
+    said = "Not matched, as their ranks are in several groups and the traces do not name which: 8 gloo:all_reduce."
+    assert f"\n{said}\n" in report
+
+
+def test_collectives_of_two_groups_of_the_same_ranks_are_matched(tmp_path):
+    report = explain_steps([trace.written(tmp_path, groups=[[0, 1]]) for trace in with_slow_gloo()])
+    assert "Rank 1 is late: the others wait 28.0 ms of a step." in report and "Not matched" not in report
 
 
 def test_only_ranks_whose_traces_are_not_given_are_asked_for(tmp_path):

@@ -51,10 +51,14 @@ class Trace:
     def gloo(self, start_us, length_us, name="gloo:all_reduce"):
         return self.host(start_us, length_us, name, "user_annotation")
 
-    def written(self, folder, ranks=2):
+    def written(self, folder, ranks=2, groups=()):
+        """The file, of a rank in the group of all ranks and in others of these ranks."""
         path = folder / f"worker{self.rank}.pt.trace.json"
-        group = {"pg_name": "0", "backend_config": "cpu:gloo,cuda:nccl", "ranks": list(range(ranks))}
-        info = {"rank": self.rank, "world_size": ranks, "pg_config": [group]}
+        config = [
+            {"pg_name": str(name), "backend_config": "cpu:gloo,cuda:nccl", "ranks": list(members)}
+            for name, members in enumerate((range(ranks), *groups))
+        ]
+        info = {"rank": self.rank, "world_size": ranks, "pg_config": config}
         whole = {"schemaVersion": 1, "host_name": self.machine, "distributedInfo": info, "traceEvents": self.records}
         path.write_text(json.dumps(whole))
         return path

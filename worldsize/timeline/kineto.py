@@ -87,6 +87,8 @@ class RankTrace:
     """Those that the profiler's schedule has marked."""
     activities: tuple[Activity, ...]
     calls: tuple[HostCall, ...]
+    ambiguous: frozenset[str]
+    """The backends of which the rank is in groups of several sets of ranks, if the file lists them."""
 
     def later(self, shift_s: float) -> RankTrace:
         """The same with all times moved by `shift_s`."""
@@ -111,8 +113,9 @@ def read_traces(paths: Iterable[str | Path]) -> list[RankTrace]:
     """Read one trace for each rank, plain or compressed by gzip, with times since the first activity of all.
 
     A rank is the one that the file names (`distributedInfo`), otherwise the number behind `rank` or `worker` in the
-    file's name, otherwise 0. Collectives that the backend has not numbered are numbered by their order. Machines whose
-    clocks differ are put on that of the lowest rank, by the collectives that both have recorded.
+    file's name, otherwise 0. Collectives that the backend has not numbered are numbered by their order, unless they may
+    be of several groups. Machines whose clocks differ are put on that of the lowest rank, by the collectives that both
+    have recorded.
 
     Raises:
         ValueError: a file cannot be read or has no activity, or two are of one rank.
@@ -163,6 +166,15 @@ def is_collective(event: Event) -> bool:
     return event.kind == COMMUNICATION and event.name.startswith(_BACKENDS) and not _MESSAGE.search(event.name)
 
 
+def has_unknown_group(trace: RankTrace, event: Event) -> bool:
+    """Whether this is a collective that names no group, of a backend whose groups have several sets of ranks."""
+    return is_collective(event) and not event.group and _backend(event) in trace.ambiguous
+
+
+def _backend(event: Event) -> str:
+    return event.name.partition(":")[0] + ":"
+
+
 def _numbered(ordered: Sequence[RankTrace]) -> list[RankTrace]:
     """Number the collectives that have no number: all ranks of a group call them in the same order."""
     first: dict[tuple[str, str], tuple[RankTrace, list[Event]]] = {}
@@ -170,7 +182,7 @@ def _numbered(ordered: Sequence[RankTrace]) -> list[RankTrace]:
     for trace in ordered:
         calls: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
         for event in (one.event for one in trace.activities):
-            if is_collective(event) and not event.sequence:
+            if is_collective(event) and not event.sequence and not has_unknown_group(trace, event):
                 calls[event.name, event.group].append(event)
         for kind, events in calls.items():
             known, others = first.setdefault(kind, (trace, events))
@@ -228,7 +240,7 @@ def _shifts_s(ordered: Sequence[RankTrace]) -> list[float]:
 
     A machine has one clock. Another machine's is moved so that collectives end together if they then do, or if most
     would otherwise have ended on one rank before another started them. Gloo's end at unequal times and move no clock
-    that could be right.
+    that could be right. Two machines may have one name: the ends of kernels, if most agree, move the clock again.
     """
     left = {trace.rank: (trace, collectives(trace)) for trace in ordered}
     ahead_s, shifts_s = dict[str, float](), dict[int, float]()  # by machine, by rank
@@ -237,9 +249,10 @@ def _shifts_s(ordered: Sequence[RankTrace]) -> list[float]:
         rank = max(left, key=lambda rank: (len(left[rank][1].keys() & placed.keys()), -rank))
         trace, own = left.pop(rank)
         shift_s, machine = trace.epoch_s - ordered[0].epoch_s, trace.host or f"of rank {rank}"
-        if machine not in ahead_s:
-            ahead_s[machine] = _ahead_s([(own[key], placed[key]) for key in own.keys() & placed.keys()], shift_s)
-        shifts_s[rank] = shift_s - ahead_s[machine]
+        pairs = [(own[key], placed[key]) for key in own.keys() & placed.keys()]
+        known_s = ahead_s.setdefault(machine, _ahead_s(pairs, shift_s))
+        more_s = _ahead_s([pair for pair in pairs if pair[0].stream != COMMUNICATION], shift_s - known_s)
+        shifts_s[rank] = shift_s - known_s - (more_s if abs(more_s) > _SLACK_S else 0.0)
         placed = {key: _later(event, shifts_s[rank]) for key, event in own.items()} | placed
     return [shifts_s[trace.rank] for trace in ordered]
 
@@ -292,7 +305,8 @@ def _parsed(whole: _Record, name: str) -> RankTrace:
     calls = sorted(_calls(records, first_us))
     activities = _on_gpu(records, first_us, rank) if has_gpu else _on_host(records, first_us, rank)
     groups = _groups(info)
-    activities = [replace(one, event=_in_group(one.event, groups)) for one in activities]
+    known = {backend: min(sets) for backend, sets in groups.items() if len(sets) == 1}
+    activities = [replace(one, event=_in_group(one.event, known)) for one in activities]
     steps = sorted({call.name: call for call in calls if _STEP.fullmatch(call.name)}.values())
     lengths_s = [call.end_s - call.start_s for call in steps]
     if len(steps) > 1 and lengths_s[-1] < statistics.median(lengths_s[:-1]) / 20:
@@ -307,24 +321,25 @@ def _parsed(whole: _Record, name: str) -> RankTrace:
         tuple(steps),
         tuple(sorted(activities, key=lambda one: (one.event.start_s, one.event.end_s))),
         tuple(calls),
+        frozenset(groups.keys() - known.keys()),
     )
 
 
-def _groups(info: _Record) -> dict[str, str]:
-    """The ranks of a backend's group, for those backends of which a rank is in one set of ranks only."""
+def _groups(info: _Record) -> dict[str, set[str]]:
+    """The sets of ranks of each backend's groups that a rank is in."""
     of_backends: defaultdict[str, set[str]] = defaultdict(set)
     for group in info.get("pg_config") or ():
         for backend in _BACKENDS:
             if backend.removesuffix(":") in group.get("backend_config", ""):
                 of_backends[backend].add(str(group.get("ranks", "")))
-    return {backend: ranks.pop() for backend, ranks in of_backends.items() if len(ranks) == 1}
+    return of_backends
 
 
 def _in_group(event: Event, groups: Mapping[str, str]) -> Event:
     """The same in its backend's only group if the trace does not name one, as it does not for Gloo."""
     if event.group or not is_collective(event):
         return event
-    return replace(event, group=groups.get(event.name.partition(":")[0] + ":", ""))
+    return replace(event, group=groups.get(_backend(event), ""))
 
 
 def _calls(records: Iterable[_Record], first_us: float) -> Iterator[HostCall]:
