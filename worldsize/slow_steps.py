@@ -3,8 +3,8 @@
 Each moment of a rank counts once: as compute if a kernel runs, otherwise as communication, as a copy, or as idle.
 Communication that no compute hides is split by the other ranks' traces into the wait for the last rank to start and
 the transfer. A rank is late if those that share collectives with it wait there longer than it does, step after step,
-and the time is not what it spent in communication that is not matched. Idle time is the host's if the
-host launched what came next only after the GPU had gone idle.
+and the time is not what it spent in communication that is not matched. Idle time is the host's if the host launched
+what came next only after the GPU had gone idle.
 """
 
 from __future__ import annotations
@@ -241,7 +241,8 @@ def _late(accounts: Sequence[Account], step_s: float) -> dict[int, frozenset[int
                 late_s[ranks] = statistics.fmean(later_s)
         if late_s:
             found[one.rank] = max(late_s, key=lambda ranks: late_s[ranks])
-    return found
+    are_all = not frozenset[int]().union(*found.values()) - found.keys()  # each in its turn, so that none is
+    return {} if are_all else found
 
 
 def _later_s(one: Account, others: Sequence[Account], ranks: frozenset[int]) -> list[float]:

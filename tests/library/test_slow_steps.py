@@ -321,6 +321,18 @@ def test_a_rank_in_no_collective_is_not_late(tmp_path):
     assert "\nNo rank is late in step after step.\n" in report
 
 
+def test_ranks_that_are_late_in_turn_are_not_all_late(tmp_path):
+    paths = []
+    for rank in range(4):
+        trace = Trace(rank, num_steps=40)
+        for step in range(40):
+            own_us = 950 if step % 4 == rank else 500
+            trace.add("cpu_op", "aten::mm", step * STEP_US, own_us)
+            trace.add("user_annotation", "gloo:all_reduce", step * STEP_US + own_us, STEP_US - own_us)
+        paths.append(trace.written(tmp_path, ranks=4))
+    assert "\nNo rank is late in step after step.\n" in explain_steps(paths)
+
+
 def test_a_rank_that_came_late_from_a_recv_is_not_the_late_one(tmp_path):
     """Two stages of two ranks: rank 3 is slow, so that rank 1 gets its gradients late and keeps rank 0 waiting."""
     paths = []
