@@ -138,10 +138,10 @@ def test_the_released_programs_can_be_read_and_fail_only_where_they_are_to_be_wr
             module[name](None)
 
 
-def test_the_bank_has_four_right_answers_and_twenty_three_that_are_wrong_or_cheat():
+def test_the_bank_has_four_right_answers_and_twenty_four_that_are_wrong_or_cheat():
     wrong = [name for name in CASES if name.startswith("wrong/")]
     assert len([name for name in CASES if name.startswith("right/")]) == 3  # beside the solution
-    assert len(wrong) == 23 and sum("cheat" in name for name in wrong) == 9
+    assert len(wrong) == 24 and sum("cheat" in name for name in wrong) == 10
 
 
 # the checks of the train step take most of a judging: here, those of the design, the cost and the policy
