@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import os
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 from sphinx.cmd.build import build_main
@@ -26,7 +27,7 @@ def main() -> int:
     out, course = given.out.resolve(), given.course.resolve()
     stage(course, out / "pages", given.weeks)
     os.environ["WORLDSIZE_FRAMES"] = FRAMES
-    os.environ["WORLDSIZE_SITE_CACHE"] = str(out / "executed" / library_sha256(ROOT / "worldsize"))
+    os.environ["WORLDSIZE_SITE_CACHE"] = str(out / "executed" / environment_sha256(ROOT / "worldsize"))
     settings = [f"-Drepository_folder={course}"]
     if given.repository is not None:
         settings.append(f"-Drepository_url={given.repository}")
@@ -39,9 +40,10 @@ def main() -> int:
     return status
 
 
-def library_sha256(library: Path) -> str:
-    """A hash of the library's code: what a lesson gave with another one is out of date."""
-    seen = hashlib.sha256()
+def environment_sha256(library: Path) -> str:
+    """A hash of the library's code and of all packages: what a lesson gave with others is out of date."""
+    packages = sorted(f"{one.name}=={one.version}" for one in distributions())
+    seen = hashlib.sha256("\n".join(packages).encode())
     for path in sorted(library.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             seen.update(f"{path.relative_to(library)}\0".encode() + path.read_bytes())

@@ -177,4 +177,4 @@ def _stack(dumped: str) -> tuple[list[Line], Call | None]:
     called = list(takewhile(lambda one: _TORCH.search(one.filename), frames))  # innermost first
     inside = next((one for one in reversed(called) if one.filename.endswith(_COLLECTIVES)), None)
     own = [frame for frame in reversed(frames) if not _TORCH.search(frame.filename)]  # py-spy shortens torch's names
-    return own_lines(own or reversed(frames)), Call(0, inside.name) if inside else None
+    return own_lines(own or reversed(frames)), Call(-1, inside.name) if inside else None

@@ -28,7 +28,7 @@ STACK_START, STACK_BYTES = _CALLS_BYTES, 1 << 14  # the rest of the file, for `s
 
 @dataclass(frozen=True)
 class Call:
-    """One call: its rank's `number`-th (0 if only a stack shows it), and its group's `sequence`-th collective.
+    """One call: its rank's `number`-th (-1 if only a stack shows it), and its group's `sequence`-th collective.
 
     `sequence` is 0 for a send or receive, and for a call in which this rank takes no part.
 
@@ -72,7 +72,7 @@ class Call:
         name = f"collective {self.sequence}, {self.op}" if self.sequence else self.op
         notes = [self.what] if self.what else []
         if self.is_point_to_point:
-            peer = f"rank {self.peer}" if self.peer is not None else "any rank" if self.number else ""
+            peer = f"rank {self.peer}" if self.peer is not None else "any rank" if self.number >= 0 else ""
             name += f" {'to' if self.sends else 'from'} {peer}" if peer else ""
             notes += [f"tag {self.tag}"] if self.tag else []
         else:
