@@ -279,7 +279,7 @@ def test_shards_within_a_node_cost_time():
     choices = {"tp": 1, "pp": 1, "micro_batch": 1, "recompute": "full"}
     links_s = {stage: ws.plan("7B", "pcie-box", zero_stage=stage, **choices)[0].parts["links_s"] for stage in (2, 3)}
     num = ws.plan("7B", "pcie-box", zero_stage=3, **choices).best.num_micro_batches
-    assert links_s[3] == pytest.approx(links_s[2] * (2 * num + 1) / 2)
+    assert links_s[2] > 0 and links_s[3] == pytest.approx(links_s[2] * (2 * num + 1) / 2)
 
 
 def test_a_context_of_no_ranks_is_refused():
@@ -291,7 +291,7 @@ def test_zero_3_gathers_for_each_micro_batch():
     plans = ws.plan("8B", "h100-ndr-x2", tp=1, pp=1, micro_batch=1, recompute="full", zero_stage=(1, 2, 3))
     nics_s = {one.plan.zero_stage: one.parts["nics_s"] for one in plans}
     num = plans.best.num_micro_batches
-    assert nics_s[1] == nics_s[2] and nics_s[3] == pytest.approx(nics_s[2] * (2 * num + 1) / 2)
+    assert 0 < nics_s[1] == nics_s[2] and nics_s[3] == pytest.approx(nics_s[2] * (2 * num + 1) / 2)
 
 
 def test_planning_needs_no_torch():
