@@ -89,7 +89,17 @@ BLOCKS = {page: blocks(page) for page in PAGES}
 RUN = [page for page in PAGES if any(not block.reason for block in BLOCKS[page])]
 LONG = {
     f"docs/{name}.md"
-    for name in ("benchmark", "calibration", "experiments", "grading", "monday", "places", "quizzes", "term")
+    for name in (
+        "benchmark",
+        "calibration",
+        "experiments",
+        "grading",
+        "monday",
+        "places",
+        "quizzes",
+        "scaling",
+        "term",
+    )
 }
 
 
