@@ -22,6 +22,7 @@ extensions = [
     "extensions.calculators",
     "extensions.cells",
     "extensions.cheats",
+    "extensions.descriptions",
     "extensions.docstrings",
     "extensions.download",
     "extensions.formulas",

@@ -43,7 +43,8 @@ def schedule(root: Path, weeks: Sequence[Script]) -> str:
     labs = [_lab_row(path, root) for path in sorted(root.glob("labs/lab*/lab*.ipynb")) if path.stem == path.parent.name]
     of_labs = ["| lab | work | points | of them by hand |", "|---|---|---|---|"]
     said = "The work is the sum of what each lab says of its functions; points by hand are for answers in words."
-    return "\n".join(["# Schedule", "", *head, *rows, "", "## Labs", "", said, "", *of_labs, *labs, ""])
+    tree = "```{toctree}\n:hidden:\n:glob:\n\nlabs/lab*/*\nlabs/project*/report\nlabs/report/report\n```\n"
+    return "\n".join(["# Schedule", "", *head, *rows, "", "## Labs", "", said, "", *of_labs, *labs, "", tree])
 
 
 def checklist(root: Path, weeks: Sequence[Script]) -> str:

@@ -27,8 +27,9 @@ def stage(root: Path, into: Path, weeks: Sequence[str] = ()) -> None:
     for name, file in linked.items():
         if name.startswith("weeks/"):
             made[name] = solved(file.with_suffix(".py"))
-        elif name == "index.md" and "measured.md" not in made:  # nothing was recorded on GPUs
-            made[name] = file.read_text(encoding="utf-8").replace("\nmeasured\n", "\n")
+        elif name == "project.md" and "measured.md" not in made:  # nothing was recorded on GPUs
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            made[name] = "".join(line for line in lines if "measured" not in line)
         else:
             _link(into / name, file)
     for name, text in made.items():

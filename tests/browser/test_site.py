@@ -75,6 +75,16 @@ TRY = """(form, given) => {
     return [isRight, form.querySelectorAll(".said:not([hidden])").length];
 }"""
 OVERFLOWING = "document.documentElement.scrollWidth - innerWidth"
+# what ends outside of the box that shows it, where this box cannot scroll or has no shadow at its edges
+CUT = """() => [...document.querySelectorAll("article :is(table, pre, svg, img, iframe, .formula)")].filter((one) => {
+    const box = one.getBoundingClientRect();
+    let shown = one;
+    while (shown.tagName !== "ARTICLE" && getComputedStyle(shown).overflowX === "visible") shown = shown.parentElement;
+    const {overflowX, backgroundImage} = getComputedStyle(shown);
+    const isWider = shown === one ? one.scrollWidth > one.clientWidth + 1
+        : box.right > shown.getBoundingClientRect().right + 1;
+    return isWider && !(["auto", "scroll"].includes(overflowX) && backgroundImage.includes("gradient"));
+}).map((one) => `${one.tagName} ${one.textContent.trim().slice(0, 40)}`)"""
 
 
 @pytest.fixture(scope="module")
@@ -224,8 +234,9 @@ def test_pages_fit_are_small_and_say_nothing_wrong(site, visit, width, theme, re
         elsewhere = [url for url in asked if not url.startswith(("file:", "data:"))]
         size_bytes = sum(Path(unquote(urlsplit(url).path)).stat().st_size for url in set(asked) - set(elsewhere))
         over = page.evaluate(OVERFLOWING)
-        if said or elsewhere or over > 0 or size_bytes > MOST_BYTES:
-            wrong[path.name] = said, elsewhere, over, size_bytes
+        cut = page.evaluate(CUT)
+        if said or elsewhere or over > 0 or size_bytes > MOST_BYTES or cut:
+            wrong[path.name] = said, elsewhere, over, size_bytes, cut
     assert wrong == {}
 
 
@@ -244,6 +255,8 @@ def test_axe_finds_nothing_serious(site, visit, theme, request):
 @pytest.mark.browser
 def test_search_finds_from_a_file(small, visit):
     page, _, said = visit(small / "search.html", query="?q=bubble")
+    found = page.locator("#search-results li", has=page.locator("a", has_text="Choosing a plan"))
+    expect(found).to_contain_text("every legal way to lay a large model out")
     page.locator("#search-results li a", has_text="Glossary").click()
     page.wait_for_url("**/docs/glossary.html**")
     assert said == []

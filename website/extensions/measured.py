@@ -43,7 +43,7 @@ def _table_of(record: Record) -> str:
     shown = [draw.table(rows, columns=("part", "outcome", "took_s", "why"))]
     if (launcher := record.part("launcher")) and launcher.data:
         shown.append(draw.table(launcher.data["rows"], title="All-reduces, measured"))
-    return "\n\n".join([about, *(table._repr_html_() for table in shown)])
+    return "\n\n".join([about, *(f'<div class="table-wrapper">{table._repr_html_()}</div>' for table in shown)])
 
 
 def _note_records(app: Sphinx, config: Config) -> None:
