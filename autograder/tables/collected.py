@@ -57,9 +57,9 @@ def _times(path: Path, text: str) -> Mapping[tuple[str, str], datetime]:
 def _in_utc(text: str) -> datetime:
     """The time, in UTC. Raises: ValueError, also for a zone that is not known, which nbgrader would take for UTC."""
     text = _OFFSET.sub("", text)  # nbgrader reads an offset only without a space before it
-    words = text.split(" ")
-    if len(words) == 3 and gettz(words[2]) is None:
-        raise ValueError(f"{words[2]!r} is not a time zone")
+    *_, zone = text.split()
+    if zone[0].isalpha() and gettz(zone) is None:
+        raise ValueError(f"{zone!r} is not a time zone")
     return parse_utc(text)
 
 

@@ -27,7 +27,9 @@ def package(name: str, version: str, sha256: str) -> Path:
         folder.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
             command = ["npm", "pack", "--silent", "--pack-destination", fresh, f"{name}@{version}"]
-            subprocess.run(command, check=True, capture_output=True, text=True)
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise ExtensionError(f"npm did not bring {name} {version}: {done.stderr.strip() or done.stdout.strip()}")
             (archive,) = Path(fresh).glob("*.tgz")
             if hashlib.sha256(archive.read_bytes()).hexdigest() != sha256:
                 raise ExtensionError(f"npm's package {name} {version} is not the one that was tried.")

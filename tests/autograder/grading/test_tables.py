@@ -86,7 +86,10 @@ def test_a_time_is_read_in_its_zone(tmp_path, zone):
     assert read_collected(tmp_path) == {("lab01", "ada"): NOON + timedelta(hours=hours)}
 
 
-@pytest.mark.parametrize("time", ["2026-07-20 12:00:00 EDT", "2026-11-20 12:00:00 Europe/Berln", "2026-11-20 11:59 PM"])
+@pytest.mark.parametrize(
+    "time",
+    ["2026-07-20 12:00:00 EDT", "2026-11-20 12:00:00 Europe/Berln", "2026-11-20 11:59 PM", "2026-11-30T23:59:00 PST"],
+)
 def test_a_time_in_no_zone_that_is_known_is_refused_and_not_taken_for_utc(tmp_path, time):
     (tmp_path / COLLECTED).write_text(f"assignment,student,submitted\nlab01,ada,{time}\n")
     with pytest.raises(ValueError, match=r"line 2: write .* such as 2026-11-30 23:59:00 UTC or .* Europe/Berlin\."):
