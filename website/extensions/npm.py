@@ -29,7 +29,8 @@ def package(name: str, version: str, sha256: str) -> Path:
             command = ["npm", "pack", "--silent", "--pack-destination", fresh, f"{name}@{version}"]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                raise ExtensionError(f"npm did not bring {name} {version}: {done.stderr.strip() or done.stdout.strip()}")
+                said = done.stderr.strip() or done.stdout.strip()
+                raise ExtensionError(f"npm did not bring {name} {version}: {said}")
             (archive,) = Path(fresh).glob("*.tgz")
             if hashlib.sha256(archive.read_bytes()).hexdigest() != sha256:
                 raise ExtensionError(f"npm's package {name} {version} is not the one that was tried.")
