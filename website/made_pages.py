@@ -43,8 +43,31 @@ def schedule(root: Path, weeks: Sequence[Script]) -> str:
     labs = [_lab_row(path, root) for path in sorted(root.glob("labs/lab*/lab*.ipynb")) if path.stem == path.parent.name]
     of_labs = ["| lab | work | points | of them by hand |", "|---|---|---|---|"]
     said = "The work is the sum of what each lab says of its functions; points by hand are for answers in words."
+    projects = [_project_row(path, root) for path in sorted(root.glob("labs/*/report.ipynb"))]
+    of_projects = ["| project | work | points | of them by hand |", "|---|---|---|---|"]
     tree = "```{toctree}\n:hidden:\n:glob:\n\nlabs/lab*/*\nlabs/project*/report\nlabs/report/report\n```\n"
-    return "\n".join(["# Schedule", "", *head, *rows, "", "## Labs", "", said, "", *of_labs, *labs, "", tree])
+    return "\n".join(
+        [
+            "# Schedule",
+            "",
+            *head,
+            *rows,
+            "",
+            "## Labs",
+            "",
+            said,
+            "",
+            *of_labs,
+            *labs,
+            "",
+            "## Projects",
+            "",
+            *of_projects,
+            *projects,
+            "",
+            tree,
+        ]
+    )
 
 
 def checklist(root: Path, weeks: Sequence[Script]) -> str:
@@ -145,10 +168,20 @@ def _lab_row(path: Path, root: Path) -> str:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     table = next(text for cell in cells if "| Function |" in (text := "".join(cell["source"])))
     minutes = sum(int(found[1]) for found in _MINUTES.finditer(table))
+    return _graded_row(path, root, f"about {round(minutes / 30) / 2:g} hours")
+
+
+def _project_row(path: Path, root: Path) -> str:
+    about = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+    return _graded_row(path, root, next(row["text"] for row in _ROW.finditer(about) if row["name"] == "Working"))
+
+
+def _graded_row(path: Path, root: Path, work: str) -> str:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     graded = [cell for cell in (one["metadata"].get("nbgrader", {}) for one in cells) if cell.get("grade")]
     points, by_hand = (sum(cell["points"] for cell in some) for some in (graded, [c for c in graded if c["solution"]]))
     link = f"[{_notebook_title(path)}]({path.relative_to(root).as_posix()})"
-    return f"| {link} | about {round(minutes / 30) / 2:g} hours | {points:g} | {by_hand:g} |"
+    return f"| {link} | {work} | {points:g} | {by_hand:g} |"
 
 
 def _name(script: Script) -> str:

@@ -40,6 +40,6 @@ def _follow(app: Sphinx, doctree: nodes.document, page: str) -> None:
             link["refuri"] = app.builder.get_relative_uri(page, target) + anchor
             link["internal"] = True
         elif app.config.repository_url and Path(app.config.repository_folder, place).exists():
-            link["refuri"] = f"{app.config.repository_url}/blob/main/{place}"
+            link["refuri"] = app.config.repository_url + (f"/blob/main/{place}" if place != "." else "")
         else:
             link.replace_self(nodes.inline("", "", *link.children, classes=["not-here"]))
