@@ -8,6 +8,7 @@ from functools import cache
 from nbformat import NotebookNode, v4
 
 from worldsize import draw, hardware, units
+from worldsize.audit.report import Audit
 from worldsize.draw import Picture
 from worldsize.ledger import Entry, PredictionTable
 from worldsize.memory import Holding, MemoryUse
@@ -51,6 +52,13 @@ def circle() -> Picture:
 def shares() -> Picture:
     """Where the time of a design goes, from most to least."""
     return draw.shares({"kernels": 0.62, "failures": 0.2, "bubble": 0.12, "messages": 0.06}, "Where the time goes")
+
+
+def differences() -> Picture:
+    """A bias that was unfrozen too late: its gradient differs from step 2 on, and so it does after that step."""
+    weights = {"weight": {1: 0.0, 2: 1e-7, 3: 0.0}, "bias": {1: 0.0, 2: 0.0, 3: 0.3}}
+    gradients = {"weight": {1: 0.0, 2: 0.0}, "bias": {2: 1.4}}
+    return draw.differences(Audit((), 4, 2, differences={"weights": weights, "gradients": gradients}))
 
 
 def memory() -> Picture:
@@ -211,6 +219,7 @@ DRAWINGS: dict[str, Callable[[], Picture]] = {
         messages,
         bytes_by_axis,
         chunks,
+        differences,
         memory,
         memory_over_time,
         memory_use,

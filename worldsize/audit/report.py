@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 from worldsize.audit import notes, rules
 from worldsize.audit.finding import AuditFinding, Severity
+from worldsize.audit.rules.evidence import Evidence, OfRanks
+from worldsize.audit.sketches import spread
 
 _COLOURS = {Severity.WRONG: "#b3261e", Severity.SUSPICIOUS: "#8a5a00", Severity.NOTE: "#44546a"}
 
@@ -19,13 +21,16 @@ _COLOURS = {Severity.WRONG: "#b3261e", Severity.SUSPICIOUS: "#8a5a00", Severity.
 class Audit:
     """What an audit found in a run, worst first; an empty list says that no rule found anything.
 
-    `num_steps` optimizer steps of `num_ranks` ranks were seen. `failures` are errors of the audit's own.
+    `num_steps` optimizer steps of `num_ranks` ranks were seen. `differences` has, for "weights" and for "gradients", by
+    name and step, the largest relative difference between two ranks, at the start of the step and when the optimizer
+    gets the gradient; tensors that no two ranks hold are not in it. `failures` are errors of the audit's own.
     """
 
     findings: Sequence[AuditFinding]
     num_ranks: int
     num_steps: int
     failures: Sequence[str] = field(default=(), repr=False)
+    differences: Mapping[str, Mapping[str, Mapping[int, float]]] = field(default_factory=dict, repr=False)
 
     @property
     def is_wrong(self) -> bool:
@@ -64,7 +69,21 @@ def audit_of(folder: str | os.PathLike[str]) -> Audit:
     failures = [text for one in ranks for note in one.of("failures") for text in note["texts"]]
     findings, failed = rules.examine(ranks)
     failed += [f"rank {one.rank} has left out notes: the run was too long" for one in ranks if _is_full(one)]
-    return Audit(findings, len(ranks), num_steps, failures + failed)
+    evidence = Evidence(ranks)
+    weights, gradients = _differences(evidence.weights), _differences(evidence.gradients)
+    gradients = {name: gradients[name] for name in sorted(gradients, key=[*weights, *gradients].index)}
+    differences = {"weights": weights, "gradients": gradients}
+    return Audit(findings, len(ranks), num_steps, failures + failed, differences)
+
+
+def _differences(moments: Mapping[str, Sequence[tuple[int, OfRanks]]]) -> dict[str, dict[int, float]]:
+    differences: dict[str, dict[int, float]] = {}
+    for name, of_steps in moments.items():
+        for step, of in of_steps:
+            if len(of) > 1:
+                by_step = differences.setdefault(name, {})
+                by_step[step] = max(by_step.get(step, 0.0), spread([*of.values()]))
+    return differences
 
 
 def _is_full(rank: notes.RankNotes) -> bool:

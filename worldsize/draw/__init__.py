@@ -6,6 +6,7 @@ from worldsize.draw.chunks import chunks
 from worldsize.draw.circle import circle
 from worldsize.draw.cost import cost, crossovers
 from worldsize.draw.curves import curves
+from worldsize.draw.differences import differences
 from worldsize.draw.ledger import ledger
 from worldsize.draw.memory import memory
 from worldsize.draw.memory_over_time import live_bytes, memory_over_time
@@ -28,6 +29,7 @@ __all__ = [
     "cost",
     "crossovers",
     "curves",
+    "differences",
     "ledger",
     "live_bytes",
     "memory",

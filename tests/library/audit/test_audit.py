@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import worldsize as ws
+from worldsize import draw
 from worldsize.audit import Severity, expect_different
 from worldsize.audit.report import Audit
 
@@ -129,6 +130,22 @@ def test_the_audit_is_part_of_what_a_run_shows():
     assert "&lt;" not in run.audit._repr_html_() and "<b>Cure</b>" in run.audit._repr_html_()
     (finding,) = json.loads(run.audit.to_json())["findings"]
     assert (finding["kind"], finding["severity"], finding["ranks"], finding["step"]) == ("past DDP", "wrong", [0, 1], 1)
+
+
+def test_where_ranks_differ_is_known_by_tensor_and_step_and_can_be_drawn():
+    audit = ws.run(train_past_ddp, audit=True, **QUIET).audit
+    weights, gradients = audit.differences["weights"], audit.differences["gradients"]
+    assert [*weights] == [*gradients] == ["Linear.weight", "Linear.bias"]
+    assert [step for step, of in weights["Linear.weight"].items() if of > 1e-5] == [2, 3, 4]
+    assert all(of > 1e-3 for of in gradients["Linear.weight"].values())
+    assert "Of 2 weights, these differ between ranks: Linear.weight from step 2" in draw.differences(audit).alt
+    audit = ws.run(train_right, audit=True, **QUIET).audit
+    assert "All 2 weights are equal on all ranks. All 2 gradients" in draw.differences(audit).alt
+
+
+def test_without_anything_to_compare_there_is_no_picture():
+    with pytest.raises(ValueError, match="no two ranks of this run hold a weight of the same name"):
+        draw.differences(Audit((), 2, 0))
 
 
 def test_errors_of_the_audit_itself_are_shown():
