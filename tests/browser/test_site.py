@@ -330,6 +330,17 @@ def test_slides_show_what_a_lesson_drew_and_leave_its_text_to_the_speaker(small,
 
 
 @pytest.mark.browser
+def test_a_picture_grows_under_a_click_where_it_was_shrunk(small, visit):
+    page, _, _ = visit(small / "weeks/week01_small.html", width=390)
+    picture = page.locator("article img.can-grow").first
+    shrunk = picture.bounding_box()["width"]
+    picture.click()
+    assert picture.bounding_box()["width"] > 2 * shrunk and page.evaluate(OVERFLOWING) <= 0
+    picture.click()
+    assert picture.bounding_box()["width"] == shrunk
+
+
+@pytest.mark.browser
 def test_the_checklist_keeps_its_marks(small, visit):
     page, _, said = visit(small / "checklist.html")
     page.get_by_label("Self-check of week 1: done").check()

@@ -11,6 +11,23 @@
       if (one.scrollWidth > one.clientWidth) one.tabIndex = 0; // so that keys can scroll it
     });
   };
+  const enlargeOnClick = () => {
+    document.querySelectorAll("article img").forEach((picture) => {
+      if (picture.closest("a, button, .first")) return;
+      picture.addEventListener("click", () => {
+        if (picture.classList.toggle("enlarged")) picture.scrollIntoView({ block: "nearest" });
+      });
+      const mark = () => picture.classList.toggle("can-grow", picture.naturalWidth > picture.clientWidth * 1.2);
+      if (picture.complete) mark();
+      else picture.addEventListener("load", mark);
+    });
+  };
+  const linkReports = () => { // a run's report ends with the page that explains it
+    document.querySelectorAll(".cell_output pre").forEach((pre) => {
+      pre.innerHTML = pre.innerHTML.replace(/docs\/(\w+)\.md#([\w-]+)/g, (all, page, anchor) =>
+        `<a href="${document.documentElement.dataset.content_root}docs/${page}.html#${anchor}">${all}</a>`);
+    });
+  };
   const playFirst = () => {
     const buttons = [...document.querySelectorAll(".first .worldsize-messages button")];
     buttons.find((one) => one.textContent === "Play")?.click();
@@ -21,6 +38,8 @@
     follow();
     document.querySelectorAll('.caption[role="heading"]').forEach((caption) => caption.setAttribute("aria-level", "2"));
     if (!matchMedia("(prefers-reduced-motion: reduce)").matches) playFirst();
+    enlargeOnClick();
+    linkReports();
     markScrolling();
     addEventListener("resize", markScrolling);
   });
