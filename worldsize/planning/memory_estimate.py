@@ -16,6 +16,10 @@ from worldsize.planning.layout import Plan
 
 # torchtitan's peaks (2024) over their estimates: how many there are, the least and the greatest; tests compute them
 NUM_PEAKS, LEAST_PEAK, GREATEST_PEAK = 4, 1.09, 1.73
+FITS = (  # what `fits` means
+    f'"perhaps" fits: {NUM_PEAKS} measured peaks were {LEAST_PEAK} to {GREATEST_PEAK} times their estimates; '
+    '"hardly": not even by the least.'
+)
 WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 2, 12  # per parameter; 12: float32 weight and Adam's two moments
 _LOGIT_BYTES = 2 + 4  # in the model's precision, and in float32 for the loss
 
@@ -37,6 +41,16 @@ class MemoryEstimate:
     @property
     def total_bytes(self) -> float:
         return self.states_bytes + self.activations_bytes
+
+
+def fits(held_bytes: float, capacity_bytes: float) -> str:
+    """Whether a plan fits if its peak is to its estimate as measured peaks were to theirs: "yes", "perhaps", "hardly".
+
+    "perhaps": some of the measured peaks would not have fitted; "hardly": none of them would.
+    """
+    if held_bytes * GREATEST_PEAK <= capacity_bytes:
+        return "yes"
+    return "perhaps" if held_bytes * LEAST_PEAK <= capacity_bytes else "hardly"
 
 
 def margin(held_bytes: float, capacity_bytes: float) -> str:

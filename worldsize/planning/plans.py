@@ -136,8 +136,9 @@ class Plans(Sequence[PricedPlan]):
             f"The cheapest {self._describe_step()}",
             *self._equals(),
         ]
-        margin = memory_estimate.margin(self._priced[0].held_bytes, capacity) if self._is_memory_estimated else ""
-        lines += [f"The cheapest {margin}."] if margin else []
+        if self._is_memory_estimated:
+            margin = memory_estimate.margin(self._priced[0].held_bytes, capacity)
+            lines += [f"The cheapest {margin}."] if margin else [memory_estimate.FITS]
         lines += [f"Does not fit ({_count(number, 'plan')}): {reason}." for reason, number in _sorted(self.not_fitting)]
         lines += [f"Not legal ({_count(number, 'layout')}): {reason}." for reason, number in _sorted(self.not_legal)]
         return "\n".join(lines)
@@ -160,7 +161,7 @@ class Plans(Sequence[PricedPlan]):
         ]
 
     def _row(self, place: int, one: PricedPlan) -> dict[str, Any]:
-        plan = one.plan
+        plan, capacity = one.plan, one.plan.cluster.gpu.memory_bytes
         slower = one.step_s / self._priced[0].step_s - 1
         return {
             "place": place,
@@ -171,6 +172,7 @@ class Plans(Sequence[PricedPlan]):
             "recompute": plan.recompute,
             "ZeRO": plan.zero_stage,
             "held_bytes": one.held_bytes,
+            **({"fits": memory_estimate.fits(one.held_bytes, capacity)} if self._is_memory_estimated else {}),
             **one.parts,
             "step_s": one.step_s,
             "slower_fraction": round(slower, 3),

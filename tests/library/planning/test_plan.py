@@ -141,7 +141,7 @@ def test_plans_come_in_the_order_of_the_cost_and_parts_add_up():
         (one.plan.tp, one.plan.pp, one.plan.dp, one.plan.cp) for one in plans
     }
     lines = str(plans).splitlines()
-    assert lines[1].split()[9:] == ["held", "a", "b", "step", "slower", "mfu"] and "500 ms" in lines[2]
+    assert lines[1].split()[9:] == ["held", "fits", "a", "b", "step", "slower", "mfu"] and "500 ms" in lines[2]
 
 
 def test_a_place_counts_the_layouts_that_are_cheaper():

@@ -1,0 +1,41 @@
+"""The program of docs/schedulers.md that saves when Slurm says that the time is up, under a real torchrun."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from repository import ROOT
+
+BLOCK = re.compile(r"^```python stops\.py\n(.*?)^```$", re.M | re.S)
+
+
+@pytest.mark.slow
+def test_every_rank_saves_the_same_step_and_the_next_run_goes_on_from_it(tmp_path):
+    (tmp_path / "stops.py").write_text(BLOCK.search((ROOT / "docs/schedulers.md").read_text())[1])
+    assert started_at(tmp_path, lambda ranks: [os.kill(rank, signal.SIGUSR1) for rank in ranks[:1]]) == (0, 1)
+    first, status = started_at(tmp_path, lambda ranks: [os.kill(rank, signal.SIGUSR1) for rank in ranks])
+    assert first > 0 and status == 1
+
+
+def started_at(folder: Path, then) -> tuple[int, int]:
+    """The step from which a run trains, and its exit status after `then` was called with its ranks' processes."""
+    command = [
+        Path(sys.executable).with_name("torchrun"),
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "stops.py",
+        "1000000",
+    ]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as torchrun:
+        first = next(int(line.split()[-1]) for line in torchrun.stdout if line.startswith("training from step"))
+        then([child.pid for child in psutil.Process(torchrun.pid).children() if "stops.py" in child.cmdline()])
+        torchrun.stdout.read()
+    return first, torchrun.returncode
