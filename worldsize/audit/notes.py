@@ -47,6 +47,7 @@ class Notebook:
     def __init__(self, folder: str, rank: int, world_size: int) -> None:
         self.rank, self.world_size, self.step = rank, world_size, 1
         self._pid, self._num_notes = os.getpid(), 0
+        os.makedirs(folder, exist_ok=True)
         self._file: IO[str] = open(Path(folder) / f"rank{rank}.jsonl", "w", encoding="utf-8")  # noqa: SIM115
         self.say("started", world_size=world_size)
 

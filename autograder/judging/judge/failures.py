@@ -61,7 +61,7 @@ def of_failure(error: RankFailed, sources: Sources, sentences: Collection[str] =
         headline = found.sentence if found else "the ranks call different collectives"
     else:
         headline = _headline(culprit, sources, sentences)
-    words = [f"Rank {culprit.rank}: {headline}", *quote(_shown_lines(culprit.lines, sources))]
+    words = [f"Rank {culprit.rank}: {headline}", *quote(shown_lines(culprit.lines, sources))]
     if hint := sentence_for(culprit.headline):
         words.append(hint)
     return StudentFailed(_outcome_of(culprit), "\n".join(words), _was_killed(culprit))
@@ -135,6 +135,18 @@ def _outcome_of(failure: Failure) -> Outcome:
     return Outcome.CRASHED
 
 
+def shown_lines(lines: Sequence[Line], sources: Sources) -> list[Line]:
+    """Return the lines that belong to the submission, each as it was submitted."""
+    shown = []
+    for line in lines:
+        quoted = sources.get(line.filename, "").splitlines()
+        if 0 < line.number <= len(quoted):
+            is_known = line.function in words_of([sources[line.filename]])
+            function = line.function if is_known else ""
+            shown.append(Line(line.filename, line.number, function, quoted[line.number - 1].strip()[:200]))
+    return shown[-_MAX_LINES:]
+
+
 # the parts of a rank's report that may be shown
 
 
@@ -151,22 +163,10 @@ def _headline(failure: Failure, sources: Sources, sentences: Collection[str]) ->
     return f"{kind}, with its own text, which is not shown here"
 
 
-def _shown_lines(lines: Sequence[Line], sources: Sources) -> list[Line]:
-    """Return the lines that belong to the submission, each as it was submitted."""
-    shown = []
-    for line in lines:
-        quoted = sources.get(line.filename, "").splitlines()
-        if 0 < line.number <= len(quoted):
-            is_known = line.function in words_of([sources[line.filename]])
-            function = line.function if is_known else ""
-            shown.append(Line(line.filename, line.number, function, quoted[line.number - 1].strip()[:200]))
-    return shown[-_MAX_LINES:]
-
-
 def _shown_standing(standing: StoppedRank, sources: Sources, world_size: int) -> StoppedRank:
     calls = [shown for call in standing.calls if (shown := _shown_call(call, sources, world_size))]
     native = _shown_call(standing.native, sources, world_size) if standing.native else None
-    return replace(standing, lines=_shown_lines(standing.lines, sources), calls=calls, native=native)
+    return replace(standing, lines=shown_lines(standing.lines, sources), calls=calls, native=native)
 
 
 def _shown_call(call: Call, sources: Sources, world_size: int) -> Call | None:
@@ -181,7 +181,7 @@ def _shown_call(call: Call, sources: Sources, world_size: int) -> Call | None:
         dtype=call.dtype if call.dtype in _DTYPES else "",
         shape=call.shape if call.dtype in _DTYPES and len(call.shape or ()) <= 6 else None,
         reduction=call.reduction if call.reduction in _REDUCTIONS else "",
-        line=next(iter(_shown_lines([call.line], sources)), None) if call.line else None,
+        line=next(iter(shown_lines([call.line], sources)), None) if call.line else None,
     )
 
 

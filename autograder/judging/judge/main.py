@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import resource
@@ -42,6 +43,7 @@ _UNREADABLE = "Expected a result that this check can read; got something else."
 _MAX_MESSAGE_CHARS = 8000
 _MAX_PICTURE_BYTES = 200_000
 _MAX_PICTURES_BYTES = 400_000  # of one submission: a page of feedback stays below a megabyte
+_MAX_AUDITS = 3  # of one submission, each of a different cell: an audit repeats a run
 
 
 def refuse_weak_walls(tier: Tier, is_allowed: bool) -> None:
@@ -77,6 +79,7 @@ def main(request_path: str, report_path: str) -> None:
         ended = pytest.main([*_OPTIONS, *_NAMES, *_rooted(request.checks)], plugins=[session])
         if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             raise SystemExit(f"The checks could not all be tried ({ended!s}); see pytest's output above.")
+        session.audit_failures()
     finally:
         student.close()
     report = Report(
@@ -108,8 +111,9 @@ class _JudgePlugin:
     def __init__(self, student: Any, seed: int, only: Collection[str] | None) -> None:
         self._student, self._seed, self._only = student, seed, only
         self._left_bytes = _MAX_PICTURES_BYTES
-        self._num_returned = 0  # when the check began
+        self._num_returned, self._cell = 0, ""  # when the check began, and of it
         self._causes: dict[str, CheckResult] = {}  # for a check that did not hold, the one to fix first
+        self._to_audit: dict[str, tuple[CheckResult, Any]] = {}  # of a cell: the first check that failed, and its run
         self.results: list[CheckResult] = []
 
     @pytest.fixture
@@ -129,8 +133,10 @@ class _JudgePlugin:
         items[:] = [item for item in items if self._only is None or item.name in self._only]
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self._num_returned = self._student.num_returned
-        causes = [self._causes[need] for need in _check_of(item).needs if need in self._causes]
+        self._num_returned, check = self._student.num_returned, _check_of(item)
+        if check.cell != self._cell:  # checks of one cell may share a run
+            self._cell, self._student.last_run = check.cell, None
+        causes = [self._causes[need] for need in check.needs if need in self._causes]
         if causes:
             self._causes[item.name] = causes[0]
             pytest.skip(f"{Outcome.SKIPPED.sentence} Fix this one first: {causes[0].promise}")
@@ -144,11 +150,23 @@ class _JudgePlugin:
             self._note(item, _result(item, call, has_returned), call.excinfo.value if call.excinfo else None)
         return report
 
+    def audit_failures(self) -> None:
+        """Repeat runs of failed checks with an audit, and add what it finds in the student's lines to the messages.
+
+        This comes after all checks: the time that it takes is none of theirs.
+        """
+        for result, run in list(self._to_audit.values())[:_MAX_AUDITS]:
+            with contextlib.suppress(Exception):  # the feedback is then as it would be without audits
+                if finding := self._student.audited(run):
+                    result.message += f"\n{finding}"
+
     def _note(self, item: pytest.Item, result: CheckResult, error: BaseException | None) -> None:
         if isinstance(error, CheckFailed) and error.picture:
             result.picture, excuse = _draw(error.picture, min(self._left_bytes, _MAX_PICTURE_BYTES))
             result.message += excuse
             self._left_bytes -= len(base64.b64decode(result.picture.png)) if result.picture else 0
+        if isinstance(error, CheckFailed) and self._student.last_run:
+            self._to_audit.setdefault(result.cell, (result, self._student.last_run))
         if cause := self._causes.get(item.name):
             result.blocked_by = cause.name
         elif not result.outcome.holds:

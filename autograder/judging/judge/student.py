@@ -15,9 +15,10 @@ import cloudpickle
 
 from autograder.judging.checks.check import StudentFailed
 from autograder.judging.jail.agent import call_under_agent
+from autograder.judging.jail.auditing import findings_on_rank
 from autograder.judging.jail.cells import Setting, call_on_rank, record_on_rank
 from autograder.judging.jail.made import Made
-from autograder.judging.judge import failures
+from autograder.judging.judge import audits, failures
 from autograder.judging.judge.crowding import crowding
 from autograder.judging.judge.failures import PROGRAMS
 from autograder.judging.judge.on_paper import claimed, expect_agreement
@@ -26,6 +27,7 @@ from autograder.judging.judge.restarted import RestartedFunction
 from autograder.judging.report import Outcome
 from autograder.judging.request import CodeUnderTest
 from autograder.sandbox import Sandbox, limits_with, zygote
+from worldsize.audit.notes import FOLDER
 from worldsize.faults import Fault
 from worldsize.hardware import Cluster
 from worldsize.launch import RankFailed, Run, RunTimeout
@@ -41,7 +43,9 @@ _HANG_SHARE = 1 / 6  # or this share of a call's limit, where that is more: a pr
 _VALUES_BYTES, _VALUE_BYTES = 256 << 20, 64 << 20  # of all ranks, which the judge holds at once, and of one
 _PRINTED_BYTES = 64 << 20  # of each rank; little of it is kept
 _AGENT_ENDS = 0.2  # of the limit: what torchrun's agent may take to end its ranks, within it
-_PICKLED_BY_VALUE = tuple(f"autograder.judging.jail.{name}" for name in ("agent", "bans", "cells", "made", "programs"))
+_PICKLED_BY_VALUE = tuple(
+    f"autograder.judging.jail.{name}" for name in ("agent", "auditing", "bans", "cells", "made", "programs")
+)
 _SAMPLES = "worldsize.bench"  # a submission that imports it trains on samples that the judge hands out
 _USED_UP = "The time for this submission was used up by the checks before this one."
 
@@ -53,8 +57,9 @@ class SandboxedStudent:
     `on_rank` gets None for the student, and no student code runs in their processes. `forbid` maps names of torch's
     classes and modules, such as "torch.distributed.Reducer", to a sentence for a student who uses them; `jail.bans`
     says what that prevents and what it does not. What is `made` is made on every rank before the student's cells run,
-    and handed to `on_rank` as its last argument. `sentences` are the forms of messages that checks raise on ranks, and
-    `num_returned` counts the runs that came back.
+    and handed to `on_rank` as its last argument. `sentences` are the forms of messages that checks raise on ranks.
+    `num_returned` counts the runs that came back. `last_run` is the last run of student code, to be `audited`; None if
+    it failed or had one rank.
     """
 
     def __init__(self, code: CodeUnderTest, sentences: Sequence[str] = ()) -> None:
@@ -67,6 +72,7 @@ class SandboxedStudent:
         # the time that a hang leaves to the other checks
         self._after_a_hang_s = max(_AFTER_A_HANG_S, code.call_s * _HANG_SHARE)
         self.num_returned = 0
+        self.last_run: Callable[..., Run] | None = None
         has_samples = bool(code.programs) or _SAMPLES in code.preload
         self._shown = ""
         if has_samples:
@@ -231,7 +237,12 @@ class SandboxedStudent:
         _pickle_by_value(on_rank)
         options["sentences"] = self._forms(setting)
         launched = partial(self._launch, call_on_rank, self._cells, setting, on_rank, *args, **options)
-        return launched() if setting.student_ranks != frozenset() else self._blameless(launched)
+        if setting.student_ranks == frozenset():
+            return self._blameless(launched)
+        self.last_run = None
+        run = launched()
+        self.last_run = launched if options["world_size"] > 1 else None  # an audit compares ranks
+        return run
 
     def _blameless(self, launched: Callable[[], Run]) -> Run:
         """Run without the student's code; earlier hangs do not shorten its time.
@@ -288,6 +299,18 @@ class SandboxedStudent:
         finally:
             self._left_s -= time.monotonic() - start_s
             self._sandbox.sweep(kept)
+
+    def audited(self, run: Callable[..., Run]) -> str:
+        """Do a `last_run` again with an audit; return what it found in the student's lines, in words, or nothing.
+
+        Raises:
+            StudentFailed: the run failed, or time is used up.
+        """
+        if not self.tier.namespaces:  # then /tmp is not the jail's own
+            return ""
+        run(memory=False, keeps_exchanges=False, env=audits.ENV, kept=audits.NOTES)
+        claims = self._launch(findings_on_rank, audits.ENV[FOLDER], audits.MOST_CLAIMS, world_size=1, backend="gloo")
+        return audits.finding_in(claims.values[0], self._sources)
 
     def close(self) -> None:
         """End the sandbox and everything in it."""

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 import worldsize as ws
+from worldsize.audit.cures import CURES
 
 GENERATOR = np.random.default_rng(0)
 
@@ -158,6 +159,18 @@ def reduces_twice():
         F.cross_entropy(model(inputs), targets).backward()
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)  # FAULT
+        optimizer.step()
+
+
+def divides_what_ddp_has_averaged():
+    model = DDP(network())
+    optimizer = sgd(model)
+    for step in range(2):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        for parameter in model.parameters():
+            parameter.grad /= dist.get_world_size()
         optimizer.step()
 
 
@@ -506,6 +519,7 @@ FAULTS = [
     (unfreezes_after_ddp, "not in DDP's list", "wrong", "0.weight"),
     (sums_for_a_mean, "sum for mean", "wrong", "0.bias"),
     (reduces_twice, "reduced twice", "wrong", "0.bias"),
+    (divides_what_ddp_has_averaged, "divided twice", "wrong", "0.bias"),
     (makes_the_optimizer_first, "not the model's", "wrong", None),
     (adds_a_head_later, "in no optimizer", "wrong", "3.bias"),
     (schedules_by_its_own_loss, "settings differ", "wrong", "lr"),
@@ -547,5 +561,10 @@ def test_a_fault_is_named_first(program, kind, severity, name, tmp_path):
     first = audit.findings[0]
     assert (first.kind, first.severity.value) == (kind, severity), audit
     assert name is None or first.name == name
+    assert first.cure == CURES.get(kind, first.cure)
     if "# FAULT" in inspect.getsource(program):
         assert linecache.getline(first.line.filename, first.line.number).rstrip().endswith("# FAULT"), audit
+
+
+def test_every_cure_is_of_a_kind_of_fault():
+    assert CURES.keys() <= {kind for _, kind, *_ in FAULTS}

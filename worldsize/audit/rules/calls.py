@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from worldsize.audit.cures import CURES
 from worldsize.audit.finding import AuditFinding, Severity
 from worldsize.audit.notes import Note
 from worldsize.audit.rules.evidence import Evidence, is_equal, ranks_text, short
@@ -29,7 +30,7 @@ def races(evidence: Evidence) -> Iterator[AuditFinding]:
             Severity.WRONG,
             f"{note['operator']} {did} a tensor while {note['op']} is still moving it",
             f"{note['op']} was started at {started} and had not been waited for",
-            "call wait() on the handle before the tensor is used; with NCCL the result may be right by luck",
+            CURES["race"],
             note.line,
             (note.rank,),
             note.step,
@@ -52,7 +53,7 @@ def unawaited(evidence: Evidence) -> Iterator[AuditFinding]:
             f"nobody waited for {note['op']}",
             "its handle was still open at the end of the program"
             + (f", and its tensor was used by {used['operator']} at {used.line}" if used else ""),
-            "keep the handle and call wait() on it before the tensor is used or freed",
+            CURES["not waited for"],
             note.line,
             (note.rank,),
             explains=frozenset(() if is_harmless else {"weights differ"}),
@@ -73,7 +74,7 @@ def outside_autograd(evidence: Evidence) -> Iterator[AuditFinding]:
                 f"{op} changes a tensor of the loss, and autograd does not see it: the gradient is the local one",
                 f"the backward pass went through this tensor as if {op} had not happened; if gradients are then "
                 f"averaged, they are 1/{n} of the true ones",
-                f"use torch.distributed.nn.functional.{op}, or communicate loss.detach() if the value is only logged",
+                CURES["outside autograd"],
                 note.line,
                 (note.rank,),
                 note.step,
@@ -84,7 +85,7 @@ def outside_autograd(evidence: Evidence) -> Iterator[AuditFinding]:
                 Severity.WRONG,
                 f"{op} sends a tensor that has a gradient function, and no gradient came back through it",
                 "the backward pass did not reach this tensor",
-                f"use torch.distributed.nn.functional.{op}, or put this rank's own tensor back among the results",
+                CURES["outside autograd"],
                 note.line,
                 (note.rank,),
                 note.step,
@@ -99,7 +100,7 @@ def copies(evidence: Evidence) -> Iterator[AuditFinding]:
             Severity.SUSPICIOUS,
             f"the loss uses what {note['op']} returns of this rank's own tensor, a copy without a gradient",
             "the tensor that was sent has a gradient function, its copy among the results has none",
-            "put the tensor itself back (gathered[rank] = tensor), or use torch.distributed.nn.functional.all_gather",
+            CURES["copy without gradient"],
             note.line,
             (note.rank,),
             note.step,
@@ -117,7 +118,7 @@ def strides(evidence: Evidence) -> Iterator[AuditFinding]:
             f"{note['op']} gets a tensor that is not contiguous",
             f"its shape is {tuple(note['shape'])}; Gloo reads its memory from the start and ignores its strides, and "
             "NCCL refuses it",
-            "communicate tensor.contiguous(), and copy what it receives back",
+            CURES["not contiguous"],
             note.line,
             (note.rank,),
             note.step,
@@ -196,7 +197,7 @@ def skipped(evidence: Evidence) -> Iterator[AuditFinding]:
                 Severity.WRONG,
                 f"{ranks_text(late)} skipped a step that the other ranks took",
                 f"in backward pass {n + 1}, " + ", ".join(f"rank {note.rank} is at step {note.step}" for note in notes),
-                "let all ranks decide alike whether to step: by a value that has been reduced over ranks",
+                CURES["step skipped"],
                 first.line,
                 late,
                 min(note.step for note in notes),
@@ -231,7 +232,7 @@ def biases(evidence: Evidence) -> Iterator[AuditFinding]:
             f"every rank adds {short(note['name'])} before the sum over ranks, which then contains it "
             f"{evidence.world_size} times, or trains it too slowly if it was divided",
             "the bias is added to what all_reduce gets, and is the same on every rank",
-            "add the bias once, after the reduction",
+            CURES["bias summed"],
             note.line,
             tuple(one.rank for one in evidence.ranks),
             note.step,

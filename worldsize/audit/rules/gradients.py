@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from worldsize.audit import sketches
+from worldsize.audit.cures import CURES
 from worldsize.audit.finding import AuditFinding, Severity
 from worldsize.audit.rules.evidence import UNREDUCED, Evidence, is_equal, listed, module_of, short
 from worldsize.audit.sketches import Sketch
@@ -32,7 +33,7 @@ def without_sync(evidence: Evidence) -> Iterator[AuditFinding]:
         severity,
         "the last forward pass before the step was inside no_sync, so DDP reduced nothing",
         "no_sync is read in the forward pass, not in backward()",
-        "run the last micro-batch's forward pass outside no_sync()",
+        CURES["inside no_sync"],
         note.line,
         tuple(n.rank for n in evidence.all("step after no_sync")) or (note.rank,),
         note.step,
@@ -60,7 +61,7 @@ def past_ddp(evidence: Evidence) -> Iterator[AuditFinding]:
         Severity.WRONG,
         "the module inside DDP is called directly, so DDP reduces no gradient",
         f"gradients of {listed(different)} differ between ranks at the step",
-        "call the DDP object itself; keep .module for saving and for evaluation under no_grad()",
+        CURES["past DDP"],
         note.line,
         tuple(sorted({n.rank for n in evidence.all("forward past DDP")})),
         note.step,
@@ -80,7 +81,7 @@ def not_in_list(evidence: Evidence) -> Iterator[AuditFinding]:
             Severity.WRONG,
             f"DDP does not reduce the gradient of {listed(names)}: made, replaced or unfrozen after DDP was",
             f"{len(evidence.of_ddp)} parameters were in DDP's list when it was made",
-            "change and unfreeze layers first, then wrap the module in DDP (again)",
+            CURES["not in DDP's list"],
             known.line if known else None,
             tuple(one.rank for one in evidence.ranks),
             None,
@@ -182,7 +183,7 @@ def _factor(evidence: Evidence, kind: str, name: str, step: int, times: str, bec
         f"the gradient is {times} the mean over ranks",
         f"at step {step} the gradient of {short(name)} that the optimizer gets is {times} what it should be: it was "
         f"{because}",
-        "reduce each gradient once, and divide the sum by the number of ranks once",
+        CURES[kind],
         named[0].line if named else None,
         tuple(one.rank for one in evidence.ranks),
         step,
@@ -243,7 +244,7 @@ def clipping(evidence: Evidence) -> Iterator[AuditFinding]:
             Severity.WRONG,
             f"{note['function']} clips gradients that are still multiplied by the loss scale",
             "scaler.scale() came before it, and scaler.unscale_(optimizer) did not",
-            "call scaler.unscale_(optimizer) first, then clip, then scaler.step(optimizer)",
+            CURES["clipped while scaled"],
             note.line,
             (note.rank,),
             note.step,
@@ -259,7 +260,7 @@ def clipping(evidence: Evidence) -> Iterator[AuditFinding]:
                 Severity.WRONG,
                 f"{note['function']} takes the norm of this rank's shard, not of the whole gradient",
                 f"{listed(note['names'])}: a different norm on each rank, and too small",
-                "use torch.nn.utils.clip_grad_norm_ on the DTensors, or sum the squares over ranks first",
+                CURES["norm of shards"],
                 note.line,
                 (note.rank,),
                 note.step,
