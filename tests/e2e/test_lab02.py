@@ -8,6 +8,8 @@ from repository import ROOT
 
 import worldsize as ws
 from autograder.authoring.known_answers import read_answer, solution_cells
+from autograder.grading.verify import cases, try_case
+from worldsize.audit.cures import CURES
 
 pytestmark = pytest.mark.slow
 
@@ -100,3 +102,13 @@ def test_solution_sends_the_lower_bound_and_padding(num_ranks, num_elements):
     chunk_elements = -(-num_elements // num_ranks)
     assert max(sent) <= 2 * (num_ranks - 1) * chunk_elements * 4
     assert sum(sent) == 2 * (num_ranks - 1) * num_elements * 4
+
+
+def test_feedback_names_the_handle_that_an_audit_finds_and_the_score_is_as_before():
+    (case,) = [one for one in cases(ROOT, "lab02") if one.name == "wrong/forgets_to_wait_for_the_send"]
+    finding = try_case(ROOT, case, seed=5)
+    assert finding.problems == []
+    (said,) = [check.message for check in finding.report.checks if "An audit of this run" in check.message]
+    sending, cure = said.splitlines()[-2:]
+    assert sending.strip() == "dist.isend(outgoing, ring[(place + 1) % len(ring)])"
+    assert cure == f"Cure: {CURES['not waited for']}."

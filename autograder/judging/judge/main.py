@@ -151,13 +151,15 @@ class _JudgePlugin:
         return report
 
     def audit_failures(self) -> None:
-        """Repeat runs of failed checks with an audit, and add what it finds in the student's lines to the messages.
+        """Repeat runs of failed checks with an audit, and add each finding to the message of the first one with it.
 
         This comes after all checks: the time that it takes is none of theirs.
         """
+        found = {""}
         for result, run in list(self._to_audit.values())[:_MAX_AUDITS]:
             with contextlib.suppress(Exception):  # the feedback is then as it would be without audits
-                if finding := self._student.audited(run):
+                if (finding := self._student.audited(run)) not in found:
+                    found.add(finding)
                     result.message += f"\n{finding}"
 
     def _note(self, item: pytest.Item, result: CheckResult, error: BaseException | None) -> None:

@@ -1,5 +1,6 @@
 # score: 18.75
 # hint: wait for the handle of irecv
+# hint: An audit of this run found "not waited for"
 # The receive is started and never waited for: incoming is read before anything has come.
 
 

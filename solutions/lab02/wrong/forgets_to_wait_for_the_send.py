@@ -1,5 +1,6 @@
 # score: 19.5
 # hint: Keep the handle of isend
+# hint: An audit of this run found "not waited for"
 # What it sends may still be under way when it returns.
 
 # %% exchange

@@ -44,6 +44,13 @@ def check_forgetful_again(student, rng):
     raise CheckFailed("a sum that is there", "one that may not be")
 
 
+@points(1, cell="check_related")
+def check_related(student, rng):
+    """It fails by the same line."""
+    student.run(on_rank, "forgetful", world_size=2)
+    raise CheckFailed("1", "2")
+
+
 @points(1, cell="check_plain")
 def check_plain(student, rng):
     """The check itself forgets to wait."""
@@ -61,7 +68,7 @@ def check_liar(student, rng):
 @points(1, cell="check_late")
 def check_late(student, rng):
     """There were three cells before."""
-    student.run(on_rank, "forgetful", world_size=2)
+    student.run(on_rank, "late", world_size=2)
     raise CheckFailed("1", "2")
 '''
 FORGETFUL = """\
@@ -69,6 +76,7 @@ def forgetful(tensor):
     dist.all_reduce(tensor, async_op=True)
     return tensor
 """
+LATE = FORGETFUL.replace("forgetful", "late")
 PLAIN = """\
 def plain(tensor):
     dist.all_reduce(tensor)
@@ -89,7 +97,7 @@ def liar(tensor):
 """
 CRASHES = """\
 import os
-def {name}(tensor):
+def forgetful(tensor):
     dist.all_reduce(tensor, async_op=True)
     if "WORLDSIZE_AUDIT" in os.environ:
         os._exit(1)
@@ -97,14 +105,15 @@ def {name}(tensor):
 """
 
 
-def judged(folder, **functions):
-    cells = [("setup", GIVEN), ("plain", PLAIN), *functions.items()]
-    return judge(JudgeRequest(checks=write_checks(folder / "course", CHECKS), cells=cells, seed=1))
+def judged(folder, only, **functions):
+    cells = [("setup", GIVEN), *functions.items()]
+    return judge(JudgeRequest(checks=write_checks(folder / "course", CHECKS), cells=cells, seed=1, only=only))
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    return judged(tmp_path_factory.mktemp("audited"), forgetful=FORGETFUL, liar=LIAR)
+    only = {f"check_{name}" for name in ("forgetful", "forgetful_again", "related", "liar", "late")}
+    return judged(tmp_path_factory.mktemp("audited"), only, forgetful=FORGETFUL, liar=LIAR, late=LATE)
 
 
 def test_a_finding_is_a_kind_a_line_and_the_cure():
@@ -158,8 +167,8 @@ def test_the_first_failed_check_of_a_cell_gets_the_finding_and_its_points_stay(r
 
 
 @needs_jail
-def test_a_fault_of_the_check_itself_is_not_said(report):
-    assert message(report, "check_plain") == "Expected: 1. Got: 2."
+def test_a_finding_is_said_once(report):
+    assert message(report, "check_related") == "Expected: 1. Got: 2."
 
 
 @needs_jail
@@ -176,10 +185,11 @@ def test_so_many_cells_are_audited(report):
 
 
 @needs_jail
-def test_a_run_that_fails_while_it_is_audited_changes_nothing(tmp_path):
-    report = judged(tmp_path, forgetful=CRASHES.format(name="forgetful"), liar=CRASHES.format(name="liar"))
+def test_neither_a_run_that_fails_while_it_is_audited_nor_a_fault_of_the_check_adds_anything(tmp_path):
+    report = judged(tmp_path, {"check_forgetful", "check_plain"}, forgetful=CRASHES, plain=PLAIN)
     assert message(report, "check_forgetful") == "Expected: a sum that is there. Got: one that may not be."
-    assert [one.outcome for one in report.checks[:2]] == [Outcome.PARTLY, Outcome.WRONG]
+    assert message(report, "check_plain") == "Expected: 1. Got: 2."
+    assert [one.outcome for one in report.checks] == [Outcome.PARTLY, Outcome.WRONG]
 
 
 def test_a_quoted_line_is_text_on_the_page():
