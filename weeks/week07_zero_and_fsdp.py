@@ -1110,7 +1110,9 @@ def by_deepspeed(stage):
 
 
 # %% deepspeed_config
-import importlib.util
+import importlib
+
+from worldsize.course import optional
 
 
 def deepspeed_config(stage):
@@ -1121,16 +1123,16 @@ def deepspeed_config(stage):
     return {"train_micro_batch_size_per_gpu": 8, **zero}
 
 
-if importlib.util.find_spec("deepspeed") is None:
-    print("DeepSpeed is not installed here, so this comparison is left out. What adds it:")
-    print("DS_BUILD_OPS=0 pip install 'worldsize[deepspeed]'")
-else:
+def differences():
+    """The largest difference of each stage's weights from DDP's."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     options = {"world_size": 2, "backend": "gloo", "echo": False, "timeout_s": 300}
-    by_stage = [ws.run(by_deepspeed, number, **options).values[0] for number in range(4)]
-    for number in (1, 2, 3):
-        difference = (by_stage[number] - by_stage[0]).abs().max()
-        print(f"DeepSpeed, stage {number}: largest difference from DDP's weights {difference:.0e}")
+    ddp, *stages = [ws.run(by_deepspeed, number, **options).values[0] for number in range(4)]
+    return [(weights - ddp).abs().max().item() for weights in stages]
+
+
+for number, difference in enumerate(optional.result("week07", "DeepSpeed", differences), 1):
+    print(f"DeepSpeed, stage {number}: largest difference from DDP's weights {difference:.0e}")
 
 # %% [markdown]
 # ## 6. Formula, measurement, emulation, paper

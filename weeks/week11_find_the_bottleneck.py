@@ -44,7 +44,7 @@ import json
 import math
 import os
 import pickle
-import shutil
+import re
 import statistics
 import subprocess
 import sys
@@ -1112,9 +1112,10 @@ def as_kernels(timeline, rank):
 
 
 # %% read_by_hta
-import importlib.util
 import logging
 import warnings
+
+from worldsize.course import optional, programs
 
 
 def read_by_hta(files):
@@ -1138,9 +1139,8 @@ def waits_by_hta(trace, rank):
 
 
 # %% by_hta
-if importlib.util.find_spec("hta") is None:
-    print("HTA is not installed here, so this is left out; `pip install 'worldsize[hta]'` adds it.")
-else:
+def by_hta():
+    """By HTA: each real rank's all-reduces, and the overlap of each emulated one, in percent."""
     from hta.analyzers.communication_analysis import CommunicationAnalysis
 
     files = [folder / f"kernels{rank}.json" for rank in range(4)]
@@ -1150,17 +1150,21 @@ else:
         warnings.simplefilter("ignore")  # of what pandas will drop
         real, emulated = read_by_hta(traced), read_by_hta(map(str, files))
         found = CommunicationAnalysis.get_comm_comp_overlap(emulated, visualize=False)
-    for rank in range(2):
-        num_calls, took_s = waits_by_hta(real, rank)
-        print(f"rank {rank}, measured: {num_calls} all-reduces, {units.format_time_s(took_s)}")
-    for rank, percent in zip(found["rank"], found["comp_comm_overlap_pctg"], strict=True):
-        due = f"Timeline {healthy.overlap_fraction(rank):.2%}"
-        print(f"rank {rank}, emulated: overlap {percent:.2f}% by HTA, {due}")
+    overlap = dict(zip(found["rank"], found["comp_comm_overlap_pctg"], strict=True))
+    return [waits_by_hta(real, rank) for rank in range(2)], [overlap[rank] for rank in range(4)]
+
+
+waits, overlap = optional.result("week11", "HTA", by_hta)
+for rank, (num_calls, took_s) in enumerate(waits):
+    print(f"rank {rank}, measured: {num_calls} all-reduces, {units.format_time_s(took_s)}")
+for rank, percent in enumerate(overlap):
+    due = f"Timeline {healthy.overlap_fraction(rank):.2%}"
+    print(f"rank {rank}, emulated: overlap {percent:.2f}% by HTA, {due}")
 
 # %% [markdown]
-# With HTA installed, the measured lines show the late rank again: rank 0 spends tens of
-# milliseconds in its all-reduces, and rank 1, which is late, almost none. The emulated lines show
-# the same overlap, computed by two independent programs.
+# The measured lines show the late rank again: rank 0 spends tens of milliseconds in its
+# all-reduces, and rank 1, which is late, almost none. The emulated lines show the same overlap,
+# computed by two independent programs.
 #
 # ### Your turn: overlap, as HTA defines it
 #
@@ -1234,23 +1238,25 @@ def unpacks_archives():
 
 
 def look_at_rank_1():
-    """py-spy's dump of rank 1, taken by rank 0 while that one works."""
+    """py-spy's dump of rank 1, by rank 0 while that one works; None if it may not look into it."""
     processes = [None, None]
     dist.all_gather_object(processes, os.getpid())
     if dist.get_rank() == 1:
         return unpacks_archives()
     emulate.spend(0.5)
-    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    if not (spy := shutil.which("py-spy", path=places)):
-        return "py-spy is not installed: pip install py-spy"
-    command = [spy, "dump", "--pid", str(processes[1])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    return done.stdout or f"py-spy may not look into another process here: {done.stderr}"
+    command = [programs.find("py-spy"), "dump", "--pid", str(processes[1])]
+    plain = {"env": os.environ | {"CLICOLOR_FORCE": "0"}, "text": True}
+    done = subprocess.run(command, capture_output=True, timeout=30, **plain)
+    return re.sub(r"[^\s(]*/", "", done.stdout).splitlines()[:9] or None  # without folders
 
 
 # %% live_rank
-seen = ws.run(look_at_rank_1, world_size=2, backend="gloo", echo=False).values[0]
-print("\n".join(seen.splitlines()[:9]))
+def dumped():
+    """The first lines of py-spy's dump of a rank that works."""
+    return ws.run(look_at_rank_1, world_size=2, backend="gloo", echo=False).values[0]
+
+
+print("\n".join(optional.result("week11", "py-spy", dumped)))
 
 # %% [markdown]
 # The innermost call comes first: `spend`, called by `unpacks_archives`. So rank 1 is not in an

@@ -46,7 +46,6 @@ predicted_shrink_s = None
 import contextlib
 import dataclasses
 import hashlib
-import importlib.util
 import itertools
 import json
 import math
@@ -1090,17 +1089,8 @@ draw.timeline(survived.timeline, "Rank 2 is lost, three go on, emulated", shows_
 #
 # For data parallelism PyTorch's **torchft** does this at each step: groups of ranks are replicas, a
 # server called the lighthouse decides which replicas take part, and a replica that comes back gets
-# its state from a peer.
-
-# %% torchft
-if importlib.util.find_spec("torchft"):
-    print("torchft is installed: start its torchft_lighthouse, then torchrun a script per replica.")
-else:
-    print(
-        "torchft is not installed; `pip install torchft` installs it, and nothing below needs it."
-    )
-
-# %% [markdown]
+# its state from a peer. Week 13 kills a replica, and measures when the other does its next step.
+#
 # ### Continuing on fewer nodes avoids waiting for repairs
 #
 # Nodes that fail are unavailable for hours. A job that needs all of its nodes waits for each of

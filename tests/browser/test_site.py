@@ -168,6 +168,14 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(site):
     assert len(trees) > 40 and foreign == [] and sorted(set(dead)) == []
 
 
+def test_lessons_show_all_results_or_mark_them_as_recorded(site):
+    trees = [lxml.html.parse(str(path)).getroot() for path in pages_of(site / "weeks")]
+    shown = [one.text_content() for tree in trees for one in tree.find_class("cell_output")]
+    lines = [line for text in shown for line in text.splitlines()]
+    assert len(lines) > 3
+    assert [line for line in lines if "not installed" in line and ". Recorded with " not in line] == []
+
+
 def test_files_that_are_no_page_lead_to_the_repository_and_mistakes_can_be_reported(small):
     page = lxml.html.parse(str(small / "docs/requirements.html")).getroot()
     links = page.xpath("//article//a/@href")

@@ -159,10 +159,10 @@ def test_hsdp_sends_across_nodes_what_a_ring_of_nodes_does(outputs):
     assert table["16"][-2:] == ["0.234", "0.125"] and table["512"][-2:] == ["0.25", "0.246"]
 
 
-def test_deepspeed_is_compared_or_named_with_its_command(outputs):
+def test_deepspeeds_stages_train_what_ddp_does_here_or_where_it_was_recorded(outputs):
     text = stream(outputs["deepspeed_config"])
     found = [float(number) for number in re.findall(r"weights (\S+)$", text, flags=re.MULTILINE)]
-    assert "pip install 'worldsize[deepspeed]'" in text or (len(found) == 3 and max(found) < 1e-5)
+    assert len(found) == 3 and max(found) < 1e-5
 
 
 def test_tokens_that_hide_sharding_are_those_of_the_text(outputs):

@@ -12,6 +12,7 @@ from executed import (
     week_outputs,
     words,
 )
+from needs import is_required
 from repository import ROOT
 
 from worldsize import hardware, operators, pricing, quiz
@@ -136,12 +137,15 @@ def test_the_layer_with_cut_norms_is_shorter_although_more_is_exposed(outputs):
     assert "shorter than tensor" in text and "more a rank" in text
 
 
-def test_our_pair_is_torchs_and_other_packages_are_compared_or_named(outputs):
+def test_our_pair_is_torchs_and_that_of_other_packages(outputs):
     differences = re.findall(r"by (\S+)$", stream(outputs["by_dtensor"]), flags=re.MULTILINE)
     assert len(differences) == 2 and all(float(one) < 1e-4 for one in differences)
-    text = stream(outputs["outputs_of"])
-    for package in ("megatron", "fairscale"):
-        assert f"{package}: the same outputs" in text or f"pip install 'worldsize[{package}]'" in text
+    shown = r"^(\S+): outputs differ by (\S+), the rows' gradient by (\S+)$"
+    text = stream(outputs["beside_their_layers"])
+    assert not (is_required("frameworks") and "Recorded with" in text)
+    found = re.findall(shown, text, flags=re.MULTILINE)
+    assert [package for package, *_ in found] == ["Megatron-core", "FairScale"]
+    assert all(max(float(outputs_off), float(off)) < 1e-4 for _, outputs_off, off in found)
 
 
 def test_the_milestone_is_as_quoted_and_its_fifty_milliseconds_are_not_an_a100(outputs):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from worldsize.course.ports import free_ports
+from worldsize.course.programs import find
 from worldsize.launch.protocol.process import die_with_parent
 
 PROGRAMS = {
@@ -67,7 +67,7 @@ PartitionName={partition} Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 def missing() -> list[str]:
     """Return the missing Debian packages without which Slurm cannot run here."""
-    return sorted({package for program, package in PROGRAMS.items() if not _path(program)})
+    return sorted({package for program, package in PROGRAMS.items() if not find(program)})
 
 
 class SlurmCluster:
@@ -155,7 +155,7 @@ class SlurmCluster:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         key, munge = self.folder / "munge.key", self.folder / "munge.socket"
         key.unlink(missing_ok=True)
-        subprocess.run([_path("mungekey"), "--create", f"--keyfile={key}"], check=True, capture_output=True)
+        subprocess.run([find("mungekey"), "--create", f"--keyfile={key}"], check=True, capture_output=True)
         (self.folder / "slurm.conf").write_text(self._config())
         paths = {
             "key-file": key,
@@ -196,7 +196,7 @@ class SlurmCluster:
 
     def _spawn(self, program: str, *flags: str) -> None:
         with open(self.folder / f"{program}.out", "ab") as output:
-            command = [_path(program), *flags]
+            command = [find(program), *flags]
             self._started.append(
                 subprocess.Popen(
                     command,
@@ -224,11 +224,6 @@ class SlurmCluster:
 
 
 _end_with_parent = partial(die_with_parent, signal_number=signal.SIGTERM)
-
-
-def _path(program: str) -> str:
-    """Find a program, which for daemons may not be on the user's PATH; empty if it is not installed."""
-    return shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin") or ""
 
 
 def _until(condition: Callable[[], bool], within_s: float) -> bool:

@@ -201,7 +201,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_without_slurm_the_error_says_what_to_install(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(slurm, "_path", lambda program: "" if program == "slurmd" else "there")
+    monkeypatch.setattr(slurm, "find", lambda program: "" if program == "slurmd" else "there")
     assert slurm.missing() == ["slurmd"]
     with pytest.raises(RuntimeError, match="apt-get install slurmd"):
         slurm.SlurmCluster(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import time
@@ -20,6 +19,7 @@ from urllib.request import urlopen
 import yaml
 
 from worldsize.course.ports import free_ports
+from worldsize.course.programs import find
 from worldsize.course.watching.files import rules
 from worldsize.course.watching.rank_metrics import JOB
 from worldsize.launch.protocol.process import die_with_parent
@@ -48,7 +48,7 @@ class Alert:
 
 def missing() -> list[str]:
     """Return the missing Debian packages without which Prometheus cannot run here."""
-    return [] if shutil.which(PROGRAM) else ["prometheus"]
+    return [] if find(PROGRAM) else ["prometheus"]
 
 
 class Prometheus:
@@ -145,7 +145,7 @@ class Prometheus:
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         command = [
-            PROGRAM,
+            find(PROGRAM),
             f"--config.file={self.folder / 'prometheus.yml'}",
             f"--storage.tsdb.path={self.folder / 'data'}",
             f"--web.listen-address=127.0.0.1:{port}",

@@ -282,7 +282,7 @@ def test_a_rank_is_announced_by_the_name_it_is_given(tmp_path) -> None:
 
 
 def test_without_prometheus_the_error_says_what_to_install(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("worldsize.course.watching.prometheus.find", lambda program: "")
     assert watching.missing() == ["prometheus"]
     with pytest.raises(RuntimeError, match="apt-get install prometheus"):
         watching.Prometheus(tmp_path)
