@@ -22,6 +22,7 @@ extensions = [
     "extensions.calculators",
     "extensions.cells",
     "extensions.cheats",
+    "extensions.citations",
     "extensions.descriptions",
     "extensions.docstrings",
     "extensions.download",
