@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from worldsize.event import COMMUNICATION, WAIT, Event
 
 Intervals = list[tuple[float, float]]  # (start, end) in seconds
 
 
-def under_way(events: Iterable[Event]) -> Intervals:
+class _Timed(Protocol):
+    """An event, a call, or anything else with a start and an end."""
+
+    @property
+    def start_s(self) -> float:
+        """When it starts."""
+        ...
+
+    @property
+    def end_s(self) -> float:
+        """When it ends."""
+        ...
+
+
+def under_way(events: Iterable[_Timed]) -> Intervals:
     """Return the intervals in which any of these events is in progress."""
     found: Intervals = []
     for start_s, end_s in sorted((event.start_s, event.end_s) for event in events if event.end_s > event.start_s):

@@ -56,7 +56,8 @@ _CURES = {
     LATE: "make the ranks' work equal, or fix the slow one: its input, its clock, its share of tokens or layers.",
     ALONE: "look at their other ends in Perfetto: send and recv are not matched, nor are calls in one trace only.",
     COPIES: "pin the host's memory, copy with `non_blocking=True` on a stream of its own, keep data on the GPU.",
-    INPUT: "load ahead: more workers, `prefetch_factor`, `pin_memory`, `persistent_workers`, less work per sample.",
+    INPUT: "load ahead: more workers (`num_workers`), `prefetch_factor`, `pin_memory`, `persistent_workers`, less work "
+    "per sample, the dataset on a local disk.",
     SYNC: "take `.item()`, `.cpu()`, `print(loss)` and checks for NaN out of the step, or do them every 100 steps.",
     LAUNCH: "launch less: `torch.compile` (mode `reduce-overhead` for CUDA graphs), fused optimizers, larger batches.",
     HOST: "look at the Python code between the operators: `python -m cProfile`, or py-spy on the running rank.",
@@ -98,7 +99,7 @@ def explain_steps(paths: Iterable[str | Path]) -> str:
     Raises:
         ValueError: a file is not a whole trace of torch.profiler, or two are of one rank.
     """
-    traces = read_traces(paths)
+    traces = [_without_operators_of_loading(trace) for trace in read_traces(paths)]
     shared = _shared(traces)
     met_s = _met(shared)
     accounts = [_account(trace, met_s, shared, len(traces) > 1) for trace in traces]
@@ -262,9 +263,28 @@ def _later_s(one: Account, others: Sequence[Account], ranks: frozenset[int]) -> 
 # one rank
 
 
+def _loading(trace: RankTrace) -> Intervals:
+    """When a rank without a GPU is in a `DataLoader`; beside a GPU, only idle time counts, which `_Host` splits."""
+    ranges = (call for call in trace.calls if call.kind == RANGE and call.name.startswith(_LOADING))
+    return [] if trace.has_gpu else under_way(ranges)
+
+
+def _without_operators_of_loading(trace: RankTrace) -> RankTrace:
+    """The same without the operators of a CPU that make a batch: they are not compute of the step."""
+    loading = _loading(trace)
+
+    def is_loading(event: Event) -> bool:
+        place = bisect.bisect(loading, event.start_s, key=lambda interval: interval[0]) - 1
+        return event.kind != COMMUNICATION and place >= 0 and event.end_s <= loading[place][1]
+
+    left = tuple(one for one in trace.activities if not is_loading(one.event))
+    return replace(trace, activities=left or trace.activities)
+
+
 def _account(trace: RankTrace, met_s: _Met, shared: Iterable[Sequence[Event]], has_others: bool) -> Account:
     events = [one.event for one in trace.activities]
-    span = [(min(event.start_s for event in events), max(event.end_s for event in events))]
+    starts_s = [event.start_s for event in events] + [start_s for start_s, _ in _loading(trace)]
+    span = [(min(starts_s), max(event.end_s for event in events))]
     compute = under_way(event for event in events if event.kind not in (COMMUNICATION, COPY))
     talking = under_way(event for event in events if event.kind == COMMUNICATION)
     exposed = without(talking, compute)
@@ -312,7 +332,8 @@ def _in_steps(trace: RankTrace, events: Iterable[Event], hidden: Intervals) -> d
 def _idle(trace: RankTrace, gaps: Intervals) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
     """Split the gaps between activities by what the host did when the GPU went idle; the operators in them."""
     if not trace.has_gpu:
-        return {HOST: length_s(gaps)}, {}
+        working = without(gaps, _loading(trace))
+        return {INPUT: length_s(gaps) - length_s(working), HOST: length_s(working)}, {}
     seconds: dict[str, float] = dict.fromkeys((INPUT, SYNC, LAUNCH, GAPS), 0.0)
     operators: defaultdict[tuple[str, str], float] = defaultdict(float)
     on_gpu = [one for one in trace.activities if one.event.stream != COMMUNICATION]  # and not the host's, as Gloo's

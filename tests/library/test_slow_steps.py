@@ -198,6 +198,28 @@ def test_a_rank_that_sleeps_is_named_by_what_the_others_wait(tmp_path):
     assert report.splitlines()[-1].startswith("What to do: on rank 2, look at the Python code between the operators")
 
 
+@pytest.mark.parametrize("iterator", ["_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"])
+@pytest.mark.parametrize("operators", [(), ("aten::stack",)], ids=["a dataset without torch", "operators of torch"])
+def test_a_rank_that_loads_its_batches_slowly_without_a_gpu_gets_advice_on_loading(tmp_path, iterator, operators):
+    traces = []
+    for rank, loading_ms in enumerate((0.3, 100)):
+        trace = Trace(rank, step_us=150 * MS)
+        trace.host(0, loading_ms * MS, f"enumerate(DataLoader)#{iterator}.__next__", "user_annotation")
+        for name in operators:
+            trace.host(0.1 * loading_ms * MS, 0.8 * loading_ms * MS, name)
+        trace.host(loading_ms * MS, 20 * MS, "aten::mm").gloo((loading_ms + 20) * MS, (129 - loading_ms) * MS)
+        traces.append(trace.host(149 * MS, MS, "aten::add_"))
+    report = explain_steps([trace.written(tmp_path) for trace in traces])
+    assert "\nRank 1 is late: the others wait 99.7 ms of a step.\n" in report
+    assert "\n  It spends 100.0 ms of a step on 'idle: next batch', the others 0.3 ms (medians).\n" in report
+    table = rows(report)
+    assert table["idle: next batch"] == [0.3, 100.0] and table["idle: Python"] == [0.0, 0.0]
+    assert table["compute"] == [21.0, 21.0] and table["all"] == [150.0, 150.0]
+    cure = report.splitlines()[-1]
+    assert cure.startswith("What to do: on rank 1, load ahead: more workers (`num_workers`), `prefetch_factor`, ")
+    assert "`pin_memory`" in cure and "local disk" in cure
+
+
 def test_two_late_ranks_are_both_named(tmp_path):
     traces = [
         on_cpu(rank, own_ms, 100).gloo(own_ms * MS, (95 - own_ms) * MS) for rank, own_ms in enumerate((10, 80, 10, 81))
