@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from worldsize.memory import host
 from worldsize.memory.program_lines import is_program, quote_line
-from worldsize.memory.use import KINDS, MAX_HOLDINGS, MAX_POINTS, TEMPORARIES, Holding, MemoryUse, thinned
+from worldsize.memory.use import KINDS, MAX_POINTS, TEMPORARIES, Holding, MemoryUse, select_largest, thinned
 from worldsize.message import MAX_NAME
 
 # of all kinds that a storage has had, the first in this order counts
@@ -240,7 +240,7 @@ def _holdings(sizes: Iterable[tuple[StorageRef, int]]) -> list[Holding]:
         Holding(kind, module[:MAX_NAME], line[:MAX_NAME], sum(together), len(together))
         for (kind, module, line), together in alike.items()
     ]
-    return sorted(found, key=lambda one: one.size_bytes, reverse=True)[:MAX_HOLDINGS]
+    return select_largest(found)
 
 
 def line_of_program() -> tuple[str, int]:

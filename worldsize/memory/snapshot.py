@@ -19,13 +19,13 @@ from worldsize.memory.program_lines import file_name, is_program, quote_line
 from worldsize.memory.use import (
     ACTIVATIONS,
     GRADIENTS,
-    MAX_HOLDINGS,
     MAX_POINTS,
     OPTIMIZER_STATE,
     TEMPORARIES,
     WEIGHTS,
     Holding,
     MemoryUse,
+    select_largest,
     thinned,
 )
 from worldsize.message import parse
@@ -255,4 +255,4 @@ def _holdings(blocks: Sequence[_Block]) -> list[Holding]:
     for block in blocks:
         alike.setdefault((block.kind, block.line), []).append(block.size_bytes)
     found = [Holding(kind, "", line, sum(sizes), len(sizes)) for (kind, line), sizes in alike.items()]
-    return sorted(found, key=lambda one: one.size_bytes, reverse=True)[:MAX_HOLDINGS]
+    return select_largest(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -46,7 +47,7 @@ class MemoryUse:
 
     `operations` are the numbers of torch's operations on the rank, from 1, or of the allocator's for a snapshot, whose
     kinds may be lines of the program. If there are very many, only the highest of several neighbours is kept.
-    `holdings` are the largest at the peak, largest first.
+    `holdings` are the largest at the peak and the largest of the kind that holds most, largest first.
     """
 
     operations: Annotated[Sequence[Count], Meta(max_length=MAX_POINTS)]
@@ -77,11 +78,13 @@ class MemoryUse:
         return {kind: sizes[-1] for kind, sizes in self.sizes.items() if sizes}
 
     def explain(self) -> str:
-        """Describe the peak in a sentence or two: its kinds and the largest holdings."""
-        kinds = describe_kinds(self.peak)
-        largest = "; ".join(map(str, self.holdings[:_NUM_EXPLAINED]))
-        most = f" Most is held by {largest}." if largest else ""
-        return f"The peak is {units.format_bytes(self.most_bytes)}: {kinds or 'nothing'}.{most}"
+        """Describe the peak in a sentence or two: its kinds, and the largest holdings of the largest kinds."""
+        peak = self.peak
+        kinds = describe_kinds(peak)
+        ordered = sorted(self.holdings, key=lambda one: (-peak.get(one.kind, 0), -one.size_bytes))
+        largest = "; ".join(map(str, ordered[:_NUM_EXPLAINED]))
+        where = f" Where, largest kind first: {largest}." if largest else ""
+        return f"The peak is {units.format_bytes(self.most_bytes)}: {kinds or 'nothing'}.{where}"
 
     def to_fields(self) -> dict[str, Any]:
         """Convert to JSON fields."""
@@ -117,6 +120,21 @@ def thinned(curve: list[tuple[int, list[int]]], max_points: int) -> list[tuple[i
     width = -(-len(curve) // max_points) or 1
     groups = (curve[start : start + width] for start in range(0, len(curve), width))
     return [max(group, key=lambda point: sum(point[1])) for group in groups]
+
+
+def select_largest(holdings: Sequence[Holding]) -> list[Holding]:
+    """Return the largest holdings, largest first, among them some of the kind that holds most.
+
+    Many layers may hold most of it together, each of them less than any single holding of the other kinds.
+    """
+    ordered = sorted(holdings, key=lambda one: one.size_bytes, reverse=True)
+    of_kinds = Counter[str]()
+    for one in ordered:
+        of_kinds[one.kind] += one.size_bytes
+    most = max(of_kinds, key=lambda kind: of_kinds[kind], default="")
+    named = [one for one in ordered if one.kind == most][:_NUM_EXPLAINED]
+    others = [one for one in ordered if one not in named][: MAX_HOLDINGS - len(named)]
+    return sorted([*named, *others], key=lambda one: one.size_bytes, reverse=True)
 
 
 def describe_kinds(sizes: Mapping[str, int]) -> str:

@@ -27,8 +27,8 @@ def test_the_peak_is_explained_in_the_picture_and_in_words():
     assert "rank 0 peaks at 5.00 MB, at operation 2 (weights 2.00 MB, activations 3.00 MB)" in picture.alt
     assert picture.alt.startswith("Stacked areas over 2 operations, What the tensors hold: ")
     assert picture.alt.endswith(
-        "rank 0: The peak is 5.00 MB: activations 3.00 MB, weights 2.00 MB. Most is held by activations 3.00 MB in 2 "
-        "storages (Mlp 1, line 5: h = up(x)); weights 2.00 MB (before the measurement)."
+        "rank 0: The peak is 5.00 MB: activations 3.00 MB, weights 2.00 MB. Where, largest kind first: "
+        "activations 3.00 MB in 2 storages (Mlp 1, line 5: h = up(x)); weights 2.00 MB (before the measurement)."
     )
 
 

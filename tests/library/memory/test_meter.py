@@ -13,6 +13,7 @@ from worldsize import memory
 from worldsize.memory.capacity import Capacity
 from worldsize.memory.ledger import Ledger
 from worldsize.memory.meter import MemoryMeter, OutOfMemory, in_new_thread
+from worldsize.memory.use import MAX_HOLDINGS
 from worldsize.models import SHAPES, Transformer
 
 B, D, H, C = 32, 8, 16, 4  # batch, input, hidden, classes
@@ -125,6 +126,19 @@ def test_the_peak_is_explained_in_hindsight():
     largest = use.holdings[0]
     assert "model(torch.randn(B, D)).sum().backward()" in largest.line
     assert str(largest) in use.explain() and "activations" in use.explain()
+
+
+def test_many_layers_that_hold_most_together_are_explained_before_what_holds_most_in_one_line():
+    ledger, held = Ledger(), []
+    sizes = [("activations", 500)] * 30 + [("activations", 510), ("optimizer state", 6_000)] + [("weights", 600)] * 20
+    for number, (kind, size_bytes) in enumerate(sizes):
+        ledger.begin_operation()
+        held.append(torch.empty(size_bytes, dtype=torch.uint8))
+        ledger.note([held[-1]], kind, f"Layer {number}")
+    use = ledger.use()
+    assert use.holdings[0].kind == "optimizer state" and len(use.holdings) == MAX_HOLDINGS
+    assert " Where, largest kind first: activations 510 B (Layer 30, " in use.explain()
+    assert use.explain().count("activations 500 B (") == 2 and "optimizer state 6.00 kB (" not in use.explain()
 
 
 def test_a_step_by_hand_is_known_by_its_updates():
