@@ -121,6 +121,12 @@ class DeepRun(StepFigures):
             raise ValueError(f"these depths give no peak: {self.no_peak}")
         return self._highest_bytes
 
+    @property
+    def peak_by_kind(self) -> dict[str, float]:
+        """The bytes by kind at the peaks of the recorded depths, extrapolated; they need not add up to `peak_bytes`."""
+        kinds = self.runs[self._two[1]].peak_by_kind
+        return {kind: self._line(lambda run, kind=kind: run.peak_by_kind.get(kind, 0)) for kind in kinds}
+
     @cached_property
     def _highest_bytes(self) -> float:
         lines = (self._on_line(*pair) for one in self._alignments for pair in one.pairs | one.single)

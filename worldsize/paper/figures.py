@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from worldsize import published
 from worldsize.hardware import Cluster
+from worldsize.launch.reports import cures
 from worldsize.published import PEAK, STEP, PublishedRange
 from worldsize.units import format_as, format_bytes, format_time_s
 
@@ -41,6 +42,11 @@ class StepFigures:
     @abstractmethod
     def peak_bytes(self) -> float:
         """The most bytes that a rank's tensors hold."""
+
+    @property
+    @abstractmethod
+    def peak_by_kind(self) -> Mapping[str, float]:
+        """The bytes by kind at the peak of the recorded rank that holds most."""
 
     @property
     def no_peak(self) -> str:
@@ -184,7 +190,7 @@ class StepFigures:
         return (
             f"{self.world_size:,} ranks on {self.cluster.name}, {what}; "
             f"step {format_time_s(self.step_s)}{self._bound}, MFU {self.mfu_fraction:.0%}, "
-            f"{self._room}; {ranges}{self._unpriced}"
+            f"{self._room}; {ranges}{self._unpriced}{self._cure}"
         )
 
     @property
@@ -192,11 +198,23 @@ class StepFigures:
         """A phrase on the peak and whether it fits."""
         if self.no_peak:
             return f"peak unknown: {self.no_peak}"
-        gpu, peaks = self.cluster.gpu, self.peak_range_bytes
-        room = "fits on" if self.fits else "does not fit on"
-        if self.fits and peaks and peaks[1] > gpu.memory_bytes:
-            room = "may not fit on"
+        gpu = self.cluster.gpu
+        room = "does not fit on" if not self.fits else "may not fit on" if self._may_be_full else "fits on"
         return f"peak {format_bytes(self.peak_bytes)}, which {room} {gpu.name} with {format_bytes(gpu.memory_bytes)}"
+
+    @property
+    def _may_be_full(self) -> bool:
+        """Whether the upper end of the peak's range does not fit."""
+        peaks = self.peak_range_bytes
+        return peaks is not None and peaks[1] > self.cluster.gpu.memory_bytes
+
+    @property
+    def _cure(self) -> str:
+        """A sentence on what helps where the peak does not fit."""
+        if self.no_peak or (self.fits and not self._may_be_full):
+            return ""
+        cure = cures.FRAGMENTS if self.fits else cures.of_peak(self.peak_by_kind)
+        return f". {cure}" if cure else ""
 
     @property
     def _bound(self) -> str:

@@ -124,14 +124,17 @@ class PaperRun(StepFigures):
         return self._fullest.most_bytes
 
     @property
+    def peak_by_kind(self) -> dict[str, int]:
+        """The bytes by kind at the peak of the recorded rank that holds most."""
+        return self._fullest.peak
+
+    @property
     def _fullest(self) -> MemoryUse:
         return max((one.memory for one in self.records), key=lambda memory: memory.most_bytes)
 
     def by_name(self) -> dict[str, float]:
         """Return the figures by name, including the peak's bytes by kind."""
-        return super().by_name() | {
-            f"{kind.replace(' ', '_')}_bytes": size for kind, size in self._fullest.peak.items()
-        }
+        return super().by_name() | {f"{kind.replace(' ', '_')}_bytes": size for kind, size in self.peak_by_kind.items()}
 
     @property
     def kinds(self) -> list[Kind]:

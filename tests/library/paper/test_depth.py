@@ -1,5 +1,7 @@
 """The peak of a deep program from records with few layers, where other places peak than in these."""
 
+import dataclasses
+
 import cloudpickle
 import large_programs
 import pytest
@@ -109,6 +111,13 @@ def test_two_depths_of_which_the_deeper_only_repeats_give_the_peak_of_all_layers
     whole = ws.paper(checkpointed, 12, 256, 256, 16_000, 2, **OPTIONS)
     deep = ws.paper(checkpointed, 12, 256, 256, 16_000, 2, depths=(2, 3), **OPTIONS)
     assert deep.peak_bytes == pytest.approx(whole.peak_bytes, rel=1e-6) and deep.error_fraction is None
+
+
+def test_a_peak_of_layers_that_are_not_recorded_says_what_helps_where_it_does_not_fit(runs):
+    most = max(runs.peak_by_kind, key=lambda kind: runs.peak_by_kind[kind])
+    of_size = dataclasses.replace(runs.cluster.gpu, memory_bytes=int(0.9 * runs.peak_bytes))
+    full = runs.on(dataclasses.replace(runs.cluster, gpu=of_size))
+    assert f". What to do: most of the peak is {most}: " in repr(full) and "What to do" not in repr(runs)
 
 
 def test_the_error_of_depths_that_are_too_small_is_large(runs):

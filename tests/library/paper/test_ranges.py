@@ -172,6 +172,33 @@ def test_a_peak_whose_range_is_larger_than_the_gpu_may_not_fit(split):
     of_size = dataclasses.replace(split.cluster.gpu, memory_bytes=int(1.1 * split.peak_bytes))
     small = split.on(dataclasses.replace(split.cluster, gpu=of_size))
     assert small.fits and "which may not fit on" in repr(small) and "which fits on" in repr(split)
+    cure = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. (docs/troubleshooting.md#out-of-memory))"
+    assert repr(small).endswith(cure) and "What to do" not in repr(split)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cure"),
+    [
+        (
+            "activations",
+            "activation checkpointing (torch.utils.checkpoint, checkpoint_wrapper), a smaller micro-batch, ",
+        ),
+        ("weights", "shard it with FSDP over more ranks"),
+        ("gradients", "shard it with FSDP over more ranks"),
+        ("optimizer state", "shard it with FSDP over more ranks"),
+        ("temporaries", "compute the loss in chunks or in parallel"),
+        ("communication", "gather less at once"),
+    ],
+)
+def test_a_peak_that_does_not_fit_says_what_helps_by_what_holds_most(split, kind, cure):
+    of_size = dataclasses.replace(split.cluster.gpu, memory_bytes=int(0.9 * split.peak_bytes))
+    (record,) = split.records
+    sizes = {name: [100 * split.peak_bytes if name == kind else 1] for name in record.memory.sizes}
+    memory = dataclasses.replace(record.memory, operations=[1], sizes=sizes)
+    full = dataclasses.replace(split, records=[dataclasses.replace(record, memory=memory)])
+    said = repr(full.on(dataclasses.replace(split.cluster, gpu=of_size)))
+    assert "which does not fit on" in said and f". What to do: most of the peak is {kind}: {cure}" in said
+    assert said.endswith(" (docs/troubleshooting.md#out-of-memory))")
 
 
 def test_on_a_gpu_without_published_steps_only_the_peak_has_a_range(split):

@@ -1,10 +1,13 @@
-"""What to do about a failure or a hang: a sentence, and where docs/troubleshooting.md says more."""
+"""What to do about a failure, a hang or a full GPU: a sentence, and where docs/troubleshooting.md says more."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-_HANGS, _FAILURES = "nothing-moves", "a-rank-fails"
+from worldsize.memory.use import ACTIVATIONS, COMMUNICATION, GRADIENTS, OPTIMIZER_STATE, TEMPORARIES, WEIGHTS
+
+_HANGS, _FAILURES, _MEMORY = "nothing-moves", "a-rank-fails", "out-of-memory"
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,22 @@ EVERY_RANK = Cure(
     "call it on every rank of the group; keep only what writes or prints inside an `if` on the rank.", _HANGS
 )
 
+_SHARD = "shard it with FSDP over more ranks, and reshard after forward."
+# what helps if most of a peak is of a kind
+_BY_KIND = {
+    ACTIVATIONS: "activation checkpointing (torch.utils.checkpoint, checkpoint_wrapper), a smaller micro-batch, "
+    "sequence or context parallelism.",
+    WEIGHTS: _SHARD,
+    GRADIENTS: _SHARD,
+    OPTIMIZER_STATE: _SHARD,
+    TEMPORARIES: "compute the loss in chunks or in parallel if they are logits, or take a smaller micro-batch.",
+    COMMUNICATION: "gather less at once: apply fully_shard to smaller modules, and reshard after forward.",
+}
+FRAGMENTS = Cure(
+    "leave room for what the allocator reserves beyond the tensors: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    _MEMORY,
+)
+
 # texts of torch's and this library's errors, and what to do about each
 _BY_TEXT = {
     "Expected to have finished reduction": Cure(
@@ -60,6 +79,12 @@ _BY_TEXT = {
         "give it data first: call model.to_empty(device=...) after sharding, then set the weights."
     ),
 }
+
+
+def of_peak(sizes: Mapping[str, float]) -> Cure | None:
+    """Return what to do about a peak of these bytes by kind, if it holds anything."""
+    most = max(sizes, key=lambda kind: sizes[kind], default="")
+    return Cure(f"most of the peak is {most}: {_BY_KIND[most]}", _MEMORY) if sizes.get(most) else None
 
 
 def of_failure(text: str) -> Cure | None:
