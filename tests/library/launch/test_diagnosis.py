@@ -194,6 +194,7 @@ def test_a_parting_comes_before_the_mismatch_that_it_leads_to():
     ("standings", "cure"),
     [
         ([waits(0, at(1, 1, WAITING)), waits(1, at(1, 1, WAITING, shape=(5,)))], cures.SAME_SIZES),
+        ([waits(0, at(1, 1, WAITING)), waits(1, at(2, 1, WAITING, shape=(5,)))], cures.SAME_CALLS),
         ([waits(0, at(1, 1, WAITING)), waits(1, at(1, 1, WAITING, op="barrier"))], cures.SAME_CALLS),
         ([waits(0, at(1, 1, WAITING)), StoppedRank(1, RETURNED)], cures.SAME_STEPS),
         ([waits(0, at(1, 1, WAITING)), waits(1)], cures.EVERY_RANK),
@@ -202,6 +203,16 @@ def test_a_parting_comes_before_the_mismatch_that_it_leads_to():
 )
 def test_every_diagnosis_ends_with_what_to_do(standings, cure):
     assert describe_hang(standings, "Late.").splitlines()[-1] == str(cure)
+
+
+def test_of_calls_with_other_sizes_from_other_lines_one_was_skipped():
+    said = sentence(waits(0, at(1, 1, WAITING)), waits(1, at(2, 1, WAITING, shape=(5,))))
+    assert said.endswith(
+        "; one of them skipped a call or added one: rank 0 at a.py, line 1, in step, rank 1 at a.py, line 2, in step."
+    )
+    root, other, odd = at(1, 1, WAITING), at(2, 1, WAITING), at(2, 1, WAITING, shape=(5,))
+    found = diagnose([waits(0, root), waits(1, other), waits(2, odd)])
+    assert "skipped" not in found.sentence and found.cure is cures.SAME_SIZES
 
 
 def test_a_mismatch_that_made_ranks_fail_says_what_to_do():

@@ -147,8 +147,19 @@ def _describe_mismatch(calls: dict[int, Call], place: int) -> Diagnosis:
         cure = EVERY_GROUP
     else:
         is_of_size = len({(call.op, call.dtype, call.peer, call.reduction) for call in calls.values()}) == 1
-        cure = SAME_SIZES if is_of_size else SAME_CALLS
+        elsewhere = _different_lines([[calls[rank] for rank in ranks] for ranks in groups]) if is_of_size else []
+        if elsewhere:
+            places = ", ".join(f"{name_ranks(ranks)} at {line}" for ranks, line in zip(groups, elsewhere, strict=True))
+            sentence += f"; one of them skipped a call or added one: {places.replace('Rank', 'rank')}"
+        cure = SAME_SIZES if is_of_size and not elsewhere else SAME_CALLS
     return Diagnosis(sentence + ".", sorted(calls) if is_tie else groups[0], cure, calls, place)
+
+
+def _different_lines(groups: Sequence[Sequence[Call]]) -> list[Line]:
+    """The line of each group's first call, if all lines are known and no two groups have one in common."""
+    lines = [{(call.line.filename, call.line.number): call.line for call in group if call.line} for group in groups]
+    are_apart = all(lines) and len(set().union(*lines)) == sum(map(len, lines))
+    return [next(iter(of_group.values())) for of_group in lines] if are_apart else []
 
 
 def _circle(standings: Sequence[StoppedRank]) -> Diagnosis | None:
