@@ -42,7 +42,7 @@ def explain(paths: Iterable[str | Path]) -> str:
     """Return the report on a job of which these are the dumps and stacks.
 
     Raises:
-        ValueError: a file cannot be read as either, or its name does not end in a rank.
+        ValueError: a file is missing or cannot be read as either, or its name does not end in a rank.
     """
     stopped: dict[int, StoppedRank] = {}
     members = set[int]()
@@ -66,6 +66,8 @@ def explain(paths: Iterable[str | Path]) -> str:
 
 
 def _rank_of(path: Path) -> int:
+    if not path.exists():
+        raise ValueError(f"no such file: {path}")  # a shell leaves a pattern as it is where nothing matches
     if not (found := _RANK.search(path.stem if path.suffix in (".json", ".txt", ".pickle") else path.name)):
         raise ValueError(f"{path.name}: its name must end in the rank's number, such as nccl_trace_rank_3")
     return int(found[1])
