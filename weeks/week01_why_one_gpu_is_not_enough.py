@@ -1405,7 +1405,7 @@ print(f"loss of guessing one of ten: {guess:.3f}; last loss with the sum: {summe
 #
 # An **audit** needs no second program. With `audit=True` every rank records a few numbers about
 # each gradient after its backward pass and before the step, and the records of all ranks are
-# compared after the run. It knows some thirty faults of this kind, and names the line.
+# compared after the run. It knows some sixty faults of this kind, and names the line.
 
 # %% audited
 run = ws.run(train_on_the_sum, pixels, labels, world_size=4, backend=backend, echo=False, audit=5)

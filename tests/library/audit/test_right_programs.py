@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset, get_worker_info
 
 import worldsize as ws
 
@@ -746,7 +746,189 @@ def only_measures():
         work.wait()
 
 
+def leaves_out_a_layer_at_first():
+    model = DDP(network())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm_up, decay], [2])
+    for step in range(4):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        if step < 2:
+            for parameter in model.module[2].parameters():
+                parameter.grad = None
+        optimizer.step()
+        schedule.step()
+
+
+def initialises_after_the_meta_device():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 2))
+    model.to_empty(device="cpu")
+    torch.manual_seed(0)
+    for name, parameter in model.named_parameters():
+        parameter.data.zero_() if name.endswith("bias") else parameter.data.normal_()
+    ddp = DDP(model)
+    optimizer = sgd(ddp, lr=1e-3)
+    for step in range(3):
+        optimizer.zero_grad()
+        ddp(batch(step)[0]).square().mean().backward()
+        optimizer.step()
+
+
+def ties_again_after_the_meta_device():
+    with torch.device("meta"):
+        model = nn.ModuleDict({"embed": nn.Embedding(20, 8), "head": nn.Linear(8, 20, bias=False)})
+        model["head"].weight = model["embed"].weight
+    model.to_empty(device="cpu")
+    torch.manual_seed(0)
+    nn.init.normal_(model["embed"].weight)
+    model["head"].weight = model["embed"].weight
+    reduced = DDP(nn.Sequential(model["embed"], model["head"]))
+    optimizer = sgd(reduced)
+    for step in range(3):
+        words = torch.randint(20, (8, 6), generator=torch.Generator().manual_seed(2 * step + dist.get_rank()))
+        optimizer.zero_grad()
+        F.cross_entropy(reduced(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten()).backward()
+        optimizer.step()
+
+
+def steps_bfloat16_far_enough():
+    model = DDP(network().bfloat16())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs.bfloat16()).float(), targets).backward()
+        optimizer.step()
+
+
+def returns_to_training():
+    torch.manual_seed(0)
+    model = DDP(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 2)))
+    optimizer = sgd(model)
+    torch.manual_seed(dist.get_rank())
+    for epoch in range(2):
+        model.train()
+        for step in range(2):
+            inputs, targets = batch(10 * epoch + step)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            model(batch(99)[0])
+
+
+def samples_dropout_in_evaluation():
+    torch.manual_seed(0)
+    model = DDP(nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 2)))
+    optimizer = sgd(model)
+    torch.manual_seed(dist.get_rank())
+    for step in range(2):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    model.eval()
+    model.module[1].train()
+    with torch.no_grad():
+        torch.stack([model(batch(99)[0]) for _ in range(3)]).std(0)
+
+
+class Part(IterableDataset):
+    def __iter__(self):
+        worker = get_worker_info()
+        inputs, targets = batch(0, rows=32)
+        yield from list(zip(inputs, targets, strict=True))[worker.id :: worker.num_workers]
+
+
+def streams_a_part_in_each_worker():
+    model = DDP(network())
+    optimizer = sgd(model)
+    for inputs, targets in DataLoader(Part(), batch_size=4, num_workers=2, multiprocessing_context="fork"):
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
+def weighs_micro_batches_by_tokens():
+    model = DDP(network())
+    optimizer = sgd(model)
+    for step in range(3):
+        micro_batches = [batch(10 * step + micro) for micro in range(2)]
+        micro_batches[1][1][:6] = -100
+        total = sum(int((targets >= 0).sum()) for _, targets in micro_batches)
+        optimizer.zero_grad()
+        for inputs, targets in micro_batches:
+            (F.cross_entropy(model(inputs), targets) * (int((targets >= 0).sum()) / total)).backward()
+        optimizer.step()
+
+
+def clips_all_stages_by_one_norm():
+    rank = dist.get_rank()
+    torch.manual_seed(rank)
+    stage = nn.Linear(8, 8) if rank == 0 else nn.Linear(8, 2)
+    optimizer = sgd(stage)
+    for step in range(3):
+        inputs, targets = batch(step, rank=0)
+        optimizer.zero_grad()
+        if rank == 0:
+            hidden = stage(inputs)
+            dist.send(hidden.detach(), 1)
+            gradient = torch.empty_like(hidden)
+            dist.recv(gradient, 1)
+            hidden.backward(gradient)
+        else:
+            hidden = torch.empty(8, 8)
+            dist.recv(hidden, 0)
+            hidden.requires_grad_()
+            F.cross_entropy(stage(hidden), targets).backward()
+            dist.send(hidden.grad, 0)
+        square = nn.utils.get_total_norm([p.grad for p in stage.parameters()]) ** 2
+        dist.all_reduce(square)
+        nn.utils.clip_grads_with_norm_(stage.parameters(), 0.1, square.sqrt())
+        optimizer.step()
+
+
+def resumes_after_what_it_has_read(folder):
+    data = TensorDataset(*batch(0, rows=32, rank=0))
+
+    def job(first_step, last_step):
+        model = DDP(network())
+        optimizer = torch.optim.AdamW(model.parameters())
+        if first_step:
+            state = torch.load(f"{folder}/state.pt")
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+        loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, seed=5))
+        for step, (inputs, targets) in enumerate(loader):
+            if not first_step <= step < last_step:
+                continue
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        if dist.get_rank() == 0 and not first_step:
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{folder}/state.pt")
+        dist.barrier()
+
+    job(0, 2)
+    job(2, 4)
+
+
 PROGRAMS = [
+    leaves_out_a_layer_at_first,
+    initialises_after_the_meta_device,
+    ties_again_after_the_meta_device,
+    steps_bfloat16_far_enough,
+    returns_to_training,
+    samples_dropout_in_evaluation,
+    streams_a_part_in_each_worker,
+    weighs_micro_batches_by_tokens,
+    clips_all_stages_by_one_norm,
+    resumes_after_what_it_has_read,
     local_sgd,
     asynchronous_server,
     adversaries,

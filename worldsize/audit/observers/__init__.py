@@ -20,11 +20,15 @@ def observing(listeners: list[object]) -> Iterator[None]:
     from worldsize.audit.names import Names
     from worldsize.audit.observers.communicating import CallsObserver
     from worldsize.audit.observers.data import DataObserver
+    from worldsize.audit.observers.making import MakingObserver
+    from worldsize.audit.observers.modes import ModesObserver
     from worldsize.audit.observers.operators import OperatorsObserver
     from worldsize.audit.observers.patching import failures
+    from worldsize.audit.observers.placing import PlacingObserver
     from worldsize.audit.observers.recomputing import RecomputingObserver
     from worldsize.audit.observers.saving import SavingObserver
     from worldsize.audit.observers.scaling import ScalingObserver
+    from worldsize.audit.observers.stepping import SteppingObserver
     from worldsize.audit.observers.training import TrainingObserver
     from worldsize.audit.observers.wrapping import WrappingObserver
 
@@ -33,14 +37,17 @@ def observing(listeners: list[object]) -> Iterator[None]:
     wrapping = WrappingObserver(notebook, names)
     training = TrainingObserver(notebook, names, wrapping, int(os.environ.get(EVERY, "1")))
     calls = CallsObserver(notebook, names, training)
-    operators = OperatorsObserver(notebook, calls, training)
+    making = MakingObserver(notebook)
+    operators = OperatorsObserver(notebook, calls, training, making)
     recomputing = RecomputingObserver(notebook, operators)
     with contextlib.ExitStack() as stack:
         stack.callback(notebook.close)
         stack.callback(lambda: notebook.say("failures", texts=failures[:20]))
         for observer in (wrapping, training, DataObserver(notebook), ScalingObserver(notebook, names, training)):
             observer.install(stack)
-        for observer in (calls, recomputing, SavingObserver(notebook, names)):
+        for observer in (calls, recomputing, SavingObserver(notebook, names), making, ModesObserver(notebook)):
+            observer.install(stack)
+        for observer in (SteppingObserver(notebook, names), PlacingObserver(notebook, training)):
             observer.install(stack)
         listeners.append(calls)
         stack.callback(listeners.remove, calls)

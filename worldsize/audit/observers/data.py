@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Subset, TensorDataset
 
 from worldsize.audit.notes import Notebook, as_list
 from worldsize.audit.observers.patching import quietly, replace
+from worldsize.audit.sketches import sketch
 from worldsize.source import Line, line_of
+
+_MOST_ROWS = 64  # of a data set of tensors that is compared between ranks
 
 
 class DataObserver:
@@ -32,6 +35,7 @@ class DataObserver:
         """Observe until the stack is closed."""
         replace(stack, DistributedSampler, "__init__", self._wrap_init)
         replace(stack, DistributedSampler, "__iter__", self._wrap_sampler)
+        replace(stack, BatchSampler, "__iter__", self._wrap_batches)
         replace(stack, DataLoader, "__init__", self._wrap_init)
         replace(stack, DataLoader, "__iter__", self._wrap_loader)
 
@@ -49,6 +53,13 @@ class DataObserver:
 
         return iterated
 
+    def _wrap_batches(self, iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def iterated(sampler: Any) -> Iterator[Any]:
+            yield from iterate(sampler)
+            self._notebook.say("epoch ended")
+
+        return iterated
+
     def _note_epoch(self, sampler: Any, epoch: int) -> None:
         used = sampler.__dict__.setdefault("_worldsize_epochs", [])
         num_samples = len(sampler.dataset)
@@ -61,6 +72,10 @@ class DataObserver:
             num_samples=num_samples,
             is_evaluation=not torch.is_grad_enabled(),
             made=as_list(self._made.get(sampler)),
+            seed=sampler.seed if sampler.shuffle else None,
+            epoch=epoch if sampler.shuffle else None,
+            num_replicas=sampler.num_replicas,
+            content=_content_of(sampler.dataset),
         )
         used.append(epoch)
 
@@ -86,7 +101,19 @@ class DataObserver:
             num_workers=loader.num_workers,
             has_init=loader.worker_init_fn is not None,
             generator=_numpy_generator_of(loader.dataset),
+            is_stream=isinstance(loader.dataset, IterableDataset),
         )
+
+
+def _content_of(dataset: Any) -> list[Any]:
+    """What can be seen of a data set's content, to be compared between ranks: its size, indices and first rows."""
+    seen: list[Any] = [len(dataset)]
+    while isinstance(dataset, Subset):
+        seen.append(sketch(torch.as_tensor(list(dataset.indices))))
+        dataset = dataset.dataset
+    if isinstance(dataset, TensorDataset) and dataset.tensors:
+        seen.append(sketch(dataset.tensors[0][:_MOST_ROWS]))
+    return seen
 
 
 def _numpy_generator_of(dataset: Any) -> str:

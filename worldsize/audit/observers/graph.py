@@ -35,6 +35,23 @@ def num_averaged(node: Any) -> float | None:
     return None
 
 
+def unscaled(node: Any) -> tuple[Any, float | None]:
+    """What a loss was before it was multiplied or divided by numbers, and the factor; no factor if it is not known."""
+    factor: float | None = 1.0
+    while type(node).__name__ in ("MulBackward0", "DivBackward0"):
+        below = [one for one, _ in node.next_functions if one is not None]
+        other = getattr(node, "_saved_other", None)
+        if len(below) != 1 or (other is not None and other.numel() != 1):
+            break
+        number = 0.0 if other is None else float(other)  # a loss that is multiplied by 0 says as little
+        if factor is None or not number:
+            factor = None
+        else:
+            factor = factor * number if "Mul" in type(node).__name__ else factor / number
+        node = below[0]
+    return node, factor
+
+
 def search(roots: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:
     """The leaves that these tensors depend on, in the order in which they are found, and the nodes between."""
     leaves: list[torch.Tensor] = []

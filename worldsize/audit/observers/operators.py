@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from worldsize.audit.notes import Notebook, as_list
 from worldsize.audit.observers.communicating import CallsObserver, GatheredCopy, extent_of
+from worldsize.audit.observers.making import MakingObserver
 from worldsize.audit.observers.patching import quietly, replace
 from worldsize.audit.observers.training import TrainingObserver
 from worldsize.source import line_of
@@ -24,10 +25,14 @@ _MOST_VALUES = 500  # `item()`s of a rank that are noted
 class OperatorsObserver(TorchDispatchMode):
     """A dispatch mode that passes every operator on unchanged."""
 
-    def __init__(self, notebook: Notebook, calls: CallsObserver, training: TrainingObserver) -> None:
+    def __init__(
+        self, notebook: Notebook, calls: CallsObserver, training: TrainingObserver, making: MakingObserver
+    ) -> None:
         super().__init__()
-        self._notebook, self._calls, self._training = notebook, calls, training
+        self._notebook, self._calls, self._training, self._making = notebook, calls, training, making
         self._num_values = 0
+        self._regions: list[bool] = []  # of autocast that are open: whether it is on
+        self._uncast: set[str] = set()  # operators that autocast does not know
         self._has_seen_bad, self._is_eager = False, False
         self._without_gradient: dict[int, tuple[weakref.ref[torch.Tensor], GatheredCopy]] = {}  # made of copies
         self.recorders: list[list[tuple[str, float | None]]] = []  # of regions that will be recomputed
@@ -44,9 +49,26 @@ class OperatorsObserver(TorchDispatchMode):
 
             return compiled
 
+        replace(stack, torch.autocast, "__enter__", self._wrap_enter)
+        replace(stack, torch.autocast, "__exit__", self._wrap_exit)
         replace(stack, torch, "compile", wrap)
         replace(stack, torch.nn.Module, "compile", wrap)
         stack.enter_context(self)
+
+    def _wrap_enter(self, enter: Callable[..., Any]) -> Callable[..., Any]:
+        def entered(region: Any) -> Any:
+            self._regions.append(region._enabled)
+            return enter(region)
+
+        return entered
+
+    def _wrap_exit(self, leave: Callable[..., Any]) -> Callable[..., Any]:
+        def left(region: Any, *args: Any) -> Any:
+            if self._regions:
+                self._regions.pop()
+            return leave(region, *args)
+
+        return left
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -57,6 +79,8 @@ class OperatorsObserver(TorchDispatchMode):
         if self._calls.pending:
             with quietly():
                 self._look_for_race(func, args, kwargs)
+        if self._making.blank and not func.is_view:
+            self._note_writes(func, args, kwargs)
         result = func(*args, **kwargs)
         if _is_fake((result,)):
             return result
@@ -66,6 +90,16 @@ class OperatorsObserver(TorchDispatchMode):
             if self._calls.copies and torch.is_grad_enabled():
                 self._follow_copies(args, result)
         return result
+
+    def _note_writes(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note which memory an operator writes, of memory that has not been written to."""
+        for argument, one in zip(func._schema.arguments, args, strict=False):
+            if (argument.alias_info is not None and argument.alias_info.is_write) or func.namespace != "aten":
+                for tensor in _tensors(one):
+                    self._making.write(tensor)
+        for one in kwargs.values():
+            for tensor in _tensors(one):
+                self._making.write(tensor)
 
     def _look_for_race(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if func.namespace != "aten" or func.is_view or func._schema.name in _HARMLESS:
@@ -111,6 +145,11 @@ class OperatorsObserver(TorchDispatchMode):
 
     def _look_at(self, func: Any, args: tuple[Any, ...], result: Any, caller: FrameType) -> None:
         name = func._schema.name
+        if self._regions and self._regions[-1] and func.namespace not in _TORCHS and name not in self._uncast:
+            read = [t for one in args for t in _tensors(one) if t.is_floating_point()]
+            if read and all(t.dtype == torch.float32 and t.requires_grad for t in read):
+                self._uncast.add(name)
+                self._notebook.say("not cast", line_of(caller), operator=name)
         if name == "aten::_local_scalar_dense":
             line = line_of(caller)
             is_own = (
@@ -148,6 +187,7 @@ class OperatorsObserver(TorchDispatchMode):
             )
 
 
+_TORCHS = ("aten", "prims", "c10d", "_c10d_functional", "c10d_functional", "fsdp", "quantized", "profiler", "inductor")
 _WRAPPERS = ("/torch/_dynamo/", "/torch/_compile.py")
 _HARMLESS = ("aten::record_stream", "aten::is_pinned", "aten::resize_", "aten::set_")
 _NORMS = ("aten::linalg_vector_norm", "aten::norm", "aten::_foreach_norm")

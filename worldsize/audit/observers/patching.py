@@ -31,6 +31,7 @@ def replace(stack: contextlib.ExitStack, owner: Any, name: str, make: Callable[[
     old = getattr(owner, name, None)
     if old is None:  # in a different version of torch
         return
+    raw = vars(owner).get(name, old)
     new = functools.wraps(old)(make(old))
-    setattr(owner, name, new)
-    stack.callback(setattr, owner, name, old)
+    setattr(owner, name, staticmethod(new) if isinstance(raw, staticmethod) else new)
+    stack.callback(setattr, owner, name, raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from worldsize.audit.names import Names
 from worldsize.audit.notes import Notebook
+from worldsize.audit.observers.communicating import extent_of
 from worldsize.audit.observers.patching import quietly, replace
 from worldsize.audit.sketches import sketch
 from worldsize.source import line_of
@@ -51,6 +53,7 @@ class SavingObserver:
                     num_tensors=len(tensors),
                     num_shards=len(shards),
                     shard_ranks=ranks,
+                    overlapping=_overlapping(obj),
                     file=str(where) if isinstance(where, str | bytes) or hasattr(where, "__fspath__") else "",
                 )
             return save(obj, *args, **kwargs)
@@ -96,6 +99,23 @@ class SavingObserver:
             return result
 
         return loaded
+
+
+def _overlapping(obj: Any) -> list[str]:
+    """Two names of a state whose tensors overlap in memory, and are not the same tensor or views of one that is saved.
+
+    Tied weights are the same tensor; what is copied into one buffer, one after the other, overlaps.
+    """
+    named = {str(name): one for name, one in obj.items()} if isinstance(obj, dict) else {}
+    for name, inner in list(named.items()):
+        if isinstance(inner, dict):
+            named |= {f"{name}.{key}": one for key, one in inner.items()}
+    plain = {name: one for name, one in named.items() if isinstance(one, torch.Tensor) and extent_of(one)}
+    extents = sorted((extent_of(one) or (0, 0), name) for name, one in plain.items())
+    for ((start, stop), name), ((other_start, other_stop), other) in itertools.pairwise(extents):
+        if other_start < stop and (start, stop) != (other_start, other_stop):
+            return [name, other]
+    return []
 
 
 def _is_unfilled(value: Any) -> bool:

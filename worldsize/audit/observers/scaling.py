@@ -5,10 +5,18 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingWarmRestarts,
+    LRScheduler,
+    ReduceLROnPlateau,
+    SequentialLR,
+)
 
 from worldsize.audit.names import Names
 from worldsize.audit.notes import Notebook
@@ -16,13 +24,16 @@ from worldsize.audit.observers.patching import quietly, replace
 from worldsize.audit.observers.training import TrainingObserver
 from worldsize.source import line_of
 
+_SCHEDULES = (LRScheduler, ReduceLROnPlateau, SequentialLR, ChainedScheduler, CosineAnnealingWarmRestarts)  # own steps
+
 
 class ScalingObserver:
     """An observer of gradients that are clipped while they are scaled, and of norms of shards."""
 
     def __init__(self, notebook: Notebook, names: Names, training: TrainingObserver) -> None:
         self._notebook, self._names, self._training = notebook, names, training
-        self._is_scaled = False
+        self._is_scaled, self._is_stepping = False, False
+        self._schedules: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def install(self, stack: contextlib.ExitStack) -> None:
         """Observe until the stack is closed."""
@@ -30,7 +41,8 @@ class ScalingObserver:
         replace(stack, scaler, "scale", self._wrap_scale)
         for name in ("unscale_", "update"):
             replace(stack, scaler, name, self._wrap_unscale)
-        replace(stack, torch.optim.lr_scheduler.ReduceLROnPlateau, "step", self._wrap_schedule)
+        for kind in _SCHEDULES:
+            replace(stack, kind, "step", self._wrap_schedule)
         for name in ("clip_grad_norm_", "clip_grad_value_", "get_total_norm"):
             replace(stack, torch.nn.utils, name, self._wrap_clip)
             replace(stack, torch.nn.utils.clip_grad, name, self._wrap_clip)
@@ -52,8 +64,20 @@ class ScalingObserver:
 
     def _wrap_schedule(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def stepped(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            self._notebook.say("schedule")
-            return step(scheduler, *args, **kwargs)
+            is_first = sys._getframe(1).f_code.co_name == "_initial_step"  # by its constructor
+            if self._is_stepping or is_first:
+                return step(scheduler, *args, **kwargs)
+            self._is_stepping = True  # a schedule may be made of others
+            try:
+                self._notebook.say(
+                    "schedule",
+                    kind=type(scheduler).__name__,
+                    number=self._schedules.setdefault(scheduler, len(self._schedules)),
+                    has_steps=self._training.has_steps_of(scheduler.optimizer),
+                )
+                return step(scheduler, *args, **kwargs)
+            finally:
+                self._is_stepping = False
 
         return stepped
 
@@ -68,12 +92,20 @@ class ScalingObserver:
                 args, kwargs = ((given, *args[1:]), kwargs) if args else (args, {**kwargs, first: given})
             else:
                 parameters: list[torch.Tensor] = [given] if isinstance(given, torch.Tensor) else list(given or [])
+            line = None
             with quietly():
                 line = line_of(sys._getframe(1))
                 if self._is_scaled and name != "get_total_norm":
                     self._notebook.say("clipped while scaled", line, function=name)
                 self._note_shards(name, parameters, line)
-            return clip(*args, **kwargs)
+            result = clip(*args, **kwargs)
+            with quietly():
+                is_plain = not any(hasattr(one, "placements") for one in parameters)
+                if name == "clip_grad_norm_" and is_plain and isinstance(result, torch.Tensor):
+                    most = float(args[1] if len(args) > 1 else kwargs["max_norm"])
+                    names = [self._names.of(one) or "" for one in parameters]
+                    self._notebook.say("clipped", line, norm=float(result), most=most, names=names)
+            return result
 
         return clipped
 

@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 
 from worldsize.audit import expecting
 from worldsize.audit.names import Names
-from worldsize.audit.notes import PERTURBED, Notebook
-from worldsize.audit.observers.graph import bias_below, is_mean, num_averaged, search
+from worldsize.audit.notes import PERTURBED, Notebook, as_list
+from worldsize.audit.observers.graph import bias_below, is_mean, num_averaged, search, unscaled
 from worldsize.audit.observers.patching import quietly, replace
 from worldsize.audit.observers.wrapping import WrappingObserver
 from worldsize.audit.sketches import sketch
@@ -42,6 +42,7 @@ class TrainingObserver:
         self._has_drawn = False  # whether a dropout of this forward pass has been noted
         self._hidden: list[tuple[Any, str, Line | None]] = []  # graph nodes whose values a collective has changed
         self._perturbed: set[int] = set()
+        self._seeded: Line | None = None  # where torch's generator was last seeded
         self._sums: list[tuple[Any, Line | None]] = []  # functions of autograd's that sum over ranks
 
     def install(self, stack: contextlib.ExitStack) -> None:
@@ -55,11 +56,17 @@ class TrainingObserver:
             stack.callback(handle.remove)
         replace(stack, torch.autograd, "backward", self._wrap_backward)
         replace(stack, torch.optim.Optimizer, "__init__", self._wrap_optimizer)
+        replace(stack, torch, "manual_seed", self._wrap_seed)
 
     @property
     def is_due(self) -> bool:
         """Whether this step is one of those in which tensors are sketched."""
         return (self._notebook.step - 1) % self._every == 0
+
+    def has_steps_of(self, optimizer: Any) -> bool:
+        """Whether an optimizer, or one that shares its groups of parameters, has taken a step."""
+        groups = {id(group) for group in getattr(optimizer, "param_groups", ())}
+        return any(one is optimizer or groups & {id(group) for group in one.param_groups} for one in self._optimizers)
 
     def finish(self) -> None:
         """Write what is there at the end."""
@@ -102,6 +109,13 @@ class TrainingObserver:
             if module._buffers and torch.is_grad_enabled() and module.training and self.is_due:
                 self._buffers("buffers", module)
 
+    def _wrap_seed(self, seed: Callable[..., Any]) -> Callable[..., Any]:
+        def seeded(*args: Any, **kwargs: Any) -> Any:
+            self._seeded = line_of(sys._getframe(1))
+            return seed(*args, **kwargs)
+
+        return seeded
+
     def _perturb(self, module: nn.Module) -> None:
         """Change a module's weights in their last bits, once."""
         generator = torch.Generator().manual_seed(_PERTURBING_SEED)
@@ -121,6 +135,7 @@ class TrainingObserver:
                 model=type(module).__name__,
                 inputs=[sketch(one) for one in inputs],
                 generator=sketch(state),
+                seeded=as_list(self._seeded),
                 draws=any(
                     isinstance(m, nn.modules.dropout._DropoutNd) and m.p and m.training for m in module.modules()
                 ),
@@ -167,7 +182,14 @@ class TrainingObserver:
         root = roots[0]
         if root.numel() == 1:
             node = root.grad_fn
-            self._notebook.say("loss", value=float(root.detach()), is_mean=is_mean(node), count=num_averaged(node))
+            inner, scale = unscaled(node)
+            self._notebook.say(
+                "loss",
+                value=float(root.detach()),
+                is_mean=is_mean(node),
+                count=num_averaged(node),
+                micro=[num_averaged(inner), scale] if is_mean(inner) and num_averaged(inner) else None,
+            )
         return leaves
 
     def _gradients(self, kind: str, parameters: Sequence[torch.Tensor]) -> None:
@@ -221,6 +243,8 @@ class TrainingObserver:
                 has_state=any(len(optimizer.state.get(p, ())) for p in parameters),
                 is_expected=expecting.is_expected(),
             )
+            if self._wrapping.unsynced_line:
+                self._notebook.say("step without reduction", self._wrapping.unsynced_line)
             if self._wrapping.local_lines:
                 line = next(iter(self._wrapping.local_lines.values()))
                 self._notebook.say("step after no_sync", line)

@@ -1,4 +1,4 @@
-"""Observer of DDP: what it knew when it was made, what changed in it since, and whether its own forward is called."""
+"""Observer of DDP and FSDP2: what they know of, what changed in it since, and whether they reduce."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
@@ -23,15 +24,20 @@ from worldsize.source import Line, line_of
 
 
 class WrappingObserver:
-    """An observer of modules in DDP, their parameters, and calls that pass DDP by."""
+    """An observer of wrapped modules, their parameters, and calls and settings by which nothing is reduced."""
 
     def __init__(self, notebook: Notebook, names: Names) -> None:
         self._notebook, self._names = notebook, names
         self._ddps: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         self._reduced: weakref.WeakKeyDictionary[DistributedDataParallel, set[int]] = weakref.WeakKeyDictionary()
+        self._wrapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules that are or were in DDP
+        self._hooked: weakref.WeakKeyDictionary[DistributedDataParallel, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self._moved: Line | None = None  # where a module was first moved or cast since the last backward pass
+        self._unsynced: dict[int, Line | None] = {}  # id of a module whose reduction by FSDP2 is off -> where
         self._in_ddp = 0
         self._said: set[str] = set()  # names that are not in DDP's list
         self._changed: dict[int, Line | None] = {}  # id of a parameter -> where it was registered or unfrozen last
+        self.unsynced_line: Line | None = None  # where the reduction by FSDP2 was turned off, at the last backward pass
         self.local_lines: dict[int, Line | None] = {}  # id of a DDP whose last forward was inside no_sync -> its line
 
     def install(self, stack: contextlib.ExitStack) -> None:
@@ -39,16 +45,18 @@ class WrappingObserver:
         stack.callback(register_module_parameter_registration_hook(self._take_registration).remove)
         stack.callback(register_module_module_registration_hook(self._take_module).remove)
         replace(stack, torch.Tensor, "requires_grad_", self._wrap_requires_grad)
+        replace(stack, nn.Module, "_apply", self._wrap_apply)
+        replace(stack, FSDPModule, "set_requires_gradient_sync", self._wrap_sync)
         replace(stack, DistributedDataParallel, "__init__", self._wrap_ddp)
         replace(stack, DistributedDataParallel, "forward", self._wrap_ddp_forward)
         replace(stack, DistributedDataParallel, "no_sync", self._wrap_no_sync)
 
     def enter(self, module: nn.Module) -> None:
         """Note an outermost forward pass of a module that DDP holds, if it is not DDP that calls it."""
-        if not self._in_ddp and torch.is_grad_enabled():
-            held = (ddp.module for ddp in self._ddps)
-            if any(one is module or any(part is module for part in one.modules()) for one in held):
-                self._notebook.say("forward past DDP")
+        if self._in_ddp or not torch.is_grad_enabled():
+            return
+        if any(one is module or any(part is module for part in one.modules()) for one in self._wrapped):
+            self._notebook.say("forward past DDP")
 
     def _take_registration(self, _module: nn.Module, _name: str, parameter: Any) -> None:
         if self._ddps and parameter is not None:
@@ -66,14 +74,34 @@ class WrappingObserver:
 
         return unfrozen
 
+    def _wrap_apply(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        def applied(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._ddps and self._moved is None:
+                self._moved = line_of(sys._getframe(1))
+            return apply(module, *args, **kwargs)
+
+        return applied
+
+    def _wrap_sync(self, set_sync: Callable[..., Any]) -> Callable[..., Any]:
+        def turned(module: Any, requires_gradient_sync: bool, *args: Any, **kwargs: Any) -> Any:
+            if requires_gradient_sync:
+                self._unsynced.pop(id(module), None)
+            else:
+                self._unsynced[id(module)] = line_of(sys._getframe(1))
+            return set_sync(module, requires_gradient_sync, *args, **kwargs)
+
+        return turned
+
     def _wrap_ddp(self, init: Callable[..., None]) -> Callable[..., None]:
         def __init__(ddp: Any, *args: Any, **kwargs: Any) -> None:
             init(ddp, *args, **kwargs)
             with quietly():
                 self._ddps.add(ddp)
+                self._wrapped.add(ddp.module)
                 self._names.learn(ddp)
                 own = [p for name, p in ddp.module.named_parameters() if p.requires_grad and not _ignores(ddp, name)]
                 self._reduced[ddp] = {id(p) for p in own}
+                self._hooked[ddp] = {n: _accumulator(p) for n, p in ddp.module.named_parameters() if p.requires_grad}
                 self._notebook.say(
                     "DDP",
                     names=[self._names.of(p) for p in own],
@@ -105,7 +133,20 @@ class WrappingObserver:
         return entered
 
     def look(self) -> None:
-        """Note parameters in DDP's module that are trained and that it did not know when it was made."""
+        """Note, before a backward pass, what DDP and FSDP2 will not reduce.
+
+        Of DDP: parameters that it did not know when it was made, and those whose accumulator of gradients, where its
+        hook is, has been replaced since.
+        """
+        self.unsynced_line = next(iter(self._unsynced.values()), None)
+        for ddp, accumulators in self._hooked.items():
+            parameters = {n: p for n, p in ddp.module.named_parameters() if p.requires_grad and n in accumulators}
+            now = {name: _accumulator(one) for name, one in parameters.items()}
+            lost = [name for name, one in now.items() if one is not accumulators[name] and name not in self._said]
+            if lost:
+                self._said.update(lost)
+                self._notebook.say("hooks lost", self._moved, names=[self._names.of(parameters[name]) for name in lost])
+        self._moved = None
         known = set().union(*self._reduced.values())
         for ddp in self._ddps:
             for name, parameter in ddp.module.named_parameters():
@@ -117,6 +158,11 @@ class WrappingObserver:
                     self._notebook.say(
                         "not in DDP's list", self._changed.get(id(parameter)), name=self._names.of(parameter)
                     )
+
+
+def _accumulator(parameter: torch.Tensor) -> Any:
+    """The node of autograd's that adds to a parameter's gradient; a change of dtype or device makes a new one."""
+    return torch.autograd.graph.get_gradient_edge(parameter).node
 
 
 def _ignores(ddp: DistributedDataParallel, name: str) -> bool:

@@ -8,17 +8,19 @@ from dataclasses import replace
 
 from worldsize.audit.finding import AuditFinding, Severity
 from worldsize.audit.notes import RankNotes
-from worldsize.audit.rules import calls, gradients, inputs, numbers, states, weights
+from worldsize.audit.rules import calls, gradients, inputs, making, numbers, states, steps, weights
 from worldsize.audit.rules.evidence import Evidence
 
 Rule = Callable[[Evidence], Iterator[AuditFinding]]
 _ORDER = list(Severity)
 # causes before what they cause
 RULES: tuple[Rule, ...] = (
+    *making.RULES,
     *calls.RULES,
-    *gradients.RULES,
     *inputs.RULES,
+    *gradients.RULES,
     *numbers.RULES,
+    *steps.RULES,
     *states.RULES,
     *weights.RULES,
 )

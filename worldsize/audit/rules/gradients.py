@@ -10,6 +10,7 @@ from worldsize.audit.cures import CURES
 from worldsize.audit.finding import AuditFinding, Severity
 from worldsize.audit.rules.evidence import UNREDUCED, Evidence, is_equal, listed, module_of, short
 from worldsize.audit.sketches import Sketch
+from worldsize.source import Line
 
 _DIFFER = frozenset({"weights differ", "gradients differ", "same weights trained apart"})
 
@@ -90,9 +91,83 @@ def not_in_list(evidence: Evidence) -> Iterator[AuditFinding]:
         )
 
 
+def lost_hooks(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A module in DDP that was moved or cast, after which DDP's hooks are on no parameter."""
+    note = evidence.first("hooks lost")
+    if note is None or not any(name in note["names"] for name, _ in _different(evidence)):
+        return
+    yield AuditFinding(
+        "hooks lost",
+        Severity.WRONG,
+        f"DDP no longer reduces the gradient of {listed([name or 'a tensor' for name in note['names']])}: its dtype or "
+        "device was changed after DDP was made",
+        "the node that adds to the gradient, on which DDP has its hook, has been replaced",
+        "move and cast the module first, then wrap it in DDP (again)",
+        note.line,
+        tuple(sorted({n.rank for n in evidence.all("hooks lost")})),
+        note.step,
+        short(note["names"][0] or ""),
+        explains=_DIFFER,
+    )
+
+
+def unsynced(evidence: Evidence) -> Iterator[AuditFinding]:
+    """The reduction by FSDP2 is off in the last backward pass before a step."""
+    notes = list(evidence.all("step without reduction"))
+    if notes and evidence.world_size > 1:
+        yield AuditFinding(
+            "not reduced by FSDP2",
+            Severity.WRONG,
+            "the reduction by FSDP2 was off in the last backward pass before the step, which is without its gradients",
+            f"set_requires_gradient_sync was off before {len({note.step for note in notes})} steps",
+            "call set_requires_gradient_sync(True) before the last micro-batch",
+            notes[0].line,
+            tuple(sorted({note.rank for note in notes})),
+            min(note.step for note in notes),
+            explains=_DIFFER,
+        )
+
+
+def changed_apart(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A gradient that was equal on all ranks once and is not at the step: after the backward pass, or a reduction."""
+    if evidence.is_expected:
+        return
+    for name, (start, _) in sorted(evidence.drifted.items(), key=lambda one: one[1][0][0]):
+        for step, of in evidence.gradients.get(name, []):
+            if len(of) < 2 or step > start[0] or is_equal(of, UNREDUCED):
+                continue
+            local = [evidence.local.get((rank, step), {}).get(name) for rank in of]
+            was_equal = None not in local and is_equal(dict(enumerate(filter(None, local))))
+            calls = [n for n in evidence.all("call") if n.get("name") == f"gradient of {name}" and n.step == step]
+            is_reduced = {n.rank for n in calls if n["op"] == "all_reduce"} >= set(of)
+            if was_equal or is_reduced:
+                yield AuditFinding(
+                    "changed apart",
+                    Severity.WRONG,
+                    f"the gradient of {short(name)} is equal on all ranks after "
+                    f"{'the backward pass' if was_equal else 'its all_reduce'}, and not at the step",
+                    f"at step {step} it differs by {sketches.spread(list(of.values())):.0%} of its norm",
+                    "clip and scale by the same number on all ranks that hold the same weight"
+                    + ("" if was_equal else "; if nothing in the program does this, a transfer lost data"),
+                    calls[0].line if is_reduced else _line_of_step(evidence, step),
+                    tuple(of),
+                    step,
+                    short(name),
+                    explains=_DIFFER,
+                )
+                return
+
+
+def _line_of_step(evidence: Evidence, step: int) -> Line | None:
+    return next((note.line for note in evidence.all("before step") if note.step == step), None)
+
+
 def partly_reduced(evidence: Evidence) -> Iterator[AuditFinding]:
     """Some gradients are equal on all ranks and others, of equal weights, are not."""
-    roots = {name.partition(".")[0] for name in evidence.reduced}
+    together = [{name for name in note["names"] if name} for note in evidence.all("before step")]
+    known = set(evidence.reduced) | {name for names in together for name in names if "(shard" in name}
+    roots = {name.partition(".")[0] for name in known}
+    roots |= {name.partition(".")[0] for names in together if names & known for name in names}
     different = [
         (name, at)
         for name, at in _different(evidence)
@@ -106,9 +181,9 @@ def partly_reduced(evidence: Evidence) -> Iterator[AuditFinding]:
         Severity.WRONG,
         f"no reduction covers the gradient of {listed([one for one, _ in different])}",
         f"at step {step} it differs between ranks by {sketches.spread(list(of.values())):.0%} of its norm, while "
-        f"{len(evidence.reduced)} other gradients are reduced",
-        "reduce the gradient of every parameter that all ranks have",
-        None,
+        f"{len(known)} other gradients are reduced",
+        "reduce the gradient of every parameter that all ranks have; fully_shard the outermost module too",
+        _line_of_step(evidence, step),
         tuple(of),
         step,
         short(name),
@@ -268,9 +343,46 @@ def clipping(evidence: Evidence) -> Iterator[AuditFinding]:
             )
 
 
+def stages(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Ranks that hold parts of one model, and clip each by the norm of its own part."""
+    for moment in evidence.together("clipped"):
+        notes = list(moment.values())
+        if len(notes) < 2 or evidence.is_data_parallel or evidence.is_expected:
+            return
+        is_clipped = any(note["norm"] > note["most"] for note in notes)
+        if not is_clipped or max(n["norm"] for n in notes) < 1.001 * min(n["norm"] for n in notes):
+            continue
+        sent = {note.rank for note in evidence.all("call") if note["op"] in ("send", "isend", "batch_isend_irecv")}
+        reduced = any(n["op"] == "all_reduce" and n.step == notes[0].step for n in evidence.all("call"))
+        if sent >= set(moment) and not reduced:
+            yield AuditFinding(
+                "norm of a stage",
+                Severity.SUSPICIOUS,
+                "each rank clips by the norm of its own stage's gradients, not of the whole model's",
+                ", ".join(f"rank {note.rank}: {note['norm']:.3g}" for note in notes),
+                "all_reduce the sum of squares over the stages first, then clip all by the same norm",
+                notes[0].line,
+                tuple(moment),
+                notes[0].step,
+            )
+            return
+
+
 def evidence_index(evidence: Evidence, rank: int) -> int:
     """The position of a rank among those that left notes."""
     return [one.rank for one in evidence.ranks].index(rank)
 
 
-RULES = (without_sync, past_ddp, not_in_list, factors, partly_reduced, orphans, clipping)
+RULES = (
+    without_sync,
+    unsynced,
+    past_ddp,
+    not_in_list,
+    lost_hooks,
+    factors,
+    changed_apart,
+    partly_reduced,
+    orphans,
+    clipping,
+    stages,
+)

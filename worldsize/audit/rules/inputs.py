@@ -208,4 +208,138 @@ def _is_averaged(evidence: Evidence, moment: dict[int, Note]) -> bool:
     return False
 
 
-RULES = (same_batch, order, copied_generators, equal_draws, unequal_draws, means_of_means)
+def splits(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Samplers that split different data sets, or different orders of one, between ranks."""
+    for moment in evidence.together("sampler"):
+        notes = list(moment.values())
+        if len(notes) < evidence.world_size or len(notes) < 2 or not evidence.is_data_parallel:
+            continue
+        if any(note["num_replicas"] != len(notes) or note.line != notes[0].line for note in notes):
+            continue
+        orders = [(note["seed"], note["epoch"]) for note in notes]
+        if any(one["content"] != notes[0]["content"] for one in notes):
+            others = ranks_text([n.rank for n in notes if n["content"] != notes[0]["content"]])
+            what = "ranks give DistributedSampler different data sets, and it takes only a part of each"
+            how = f"the {notes[0]['num_samples']} samples of rank {notes[0].rank} are not those of {others}"
+            cure = "give all ranks the same data set (random_split with the same seed), or split it only once"
+        elif any(one != orders[0] for one in orders):
+            what = "ranks shuffle by different seeds, so that their parts of the data overlap"
+            how = ", ".join(f"rank {n.rank}: seed {n['seed']}, epoch {n['epoch']}" for n in notes)
+            cure = "give DistributedSampler the same seed and epoch on all ranks; it takes each rank's part by itself"
+        else:
+            continue
+        yield AuditFinding("split apart", Severity.WRONG, what, how, cure, notes[0].line, tuple(moment), notes[0].step)
+        return
+
+
+def streams(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A stream of samples that every worker of a loader reads from its beginning to its end."""
+    for one in evidence.ranks:
+        loader = next((note for note in one.of("loader") if note["is_stream"] and note["num_workers"] > 1), None)
+        if loader is None:
+            continue
+        inputs = [note["inputs"] for note in one.notes[one.notes.index(loader) :] if note.kind == "forward"]
+        n = loader["num_workers"]
+        groups = [inputs[i : i + n] for i in range(0, len(inputs) - n + 1, n)]
+        if len(groups) > 1 and all(all(each == group[0] for each in group) for group in groups):
+            yield AuditFinding(
+                "read by every worker",
+                Severity.WRONG,
+                f"each of the {n} workers of the loader reads the whole stream, so every batch comes {n} times",
+                f"what entered the model was the same {n} times in a row, {len(groups)} times",
+                "let __iter__ take the worker's part: torch.utils.data.get_worker_info() has its number",
+                loader.line,
+                (one.rank,),
+                loader.step,
+            )
+
+
+def replicas(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A local tensor that is declared to be replicated, and differs between ranks."""
+    for moment in evidence.together("replicated"):
+        notes = list(moment.values())
+        if any(note["mesh"] != notes[0]["mesh"] or note.line != notes[0].line for note in notes) or len(notes) < 2:
+            continue
+        if len(notes) < len(notes[0]["mesh"]) or evidence.is_expected:
+            continue
+        apart = sketches.spread([note["content"] for note in notes])
+        if apart > UNREDUCED:
+            yield AuditFinding(
+                "replicas differ",
+                Severity.WRONG,
+                "ranks of one tensor-parallel group pass different tensors where each must pass the same",
+                f"a tensor that becomes a replicated DTensor differs by {apart:.0%} of its norm",
+                "give all ranks of a tensor-parallel group the same batch: split data by the data-parallel rank",
+                notes[0].line,
+                tuple(moment),
+                notes[0].step,
+                explains=frozenset({"gradients differ", "weights differ", "changed apart"}),
+            )
+            return
+
+
+def micro_batches(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Micro-batches of one step whose means are added with equal weights, over different numbers of elements."""
+    for one in evidence.ranks:
+        stepped = {note.step for note in one.of("before step")}
+        by_step: dict[int, list[Note]] = {}
+        for note in one.of("loss"):
+            if note.get("micro") and note.step in stepped:
+                by_step.setdefault(note.step, []).append(note)
+        uneven = [
+            notes
+            for notes in by_step.values()
+            if max(n["micro"][0] for n in notes) > 1.05 * min(n["micro"][0] for n in notes)
+            and len({note.line for note in notes}) == len({note["micro"][1] for note in notes}) == 1
+            and notes[0]["micro"][1] is not None
+        ]
+        if uneven and any(len(notes) > 1 for notes in by_step.values()):
+            notes = uneven[0]
+            counts = [note["micro"][0] for note in notes]
+            yield AuditFinding(
+                "mean of means",
+                Severity.WRONG if 2 * len(uneven) > len(by_step) else Severity.SUSPICIOUS,
+                "micro-batches average the loss over different numbers of elements, and count alike in the step",
+                f"the micro-batches of a step are means over {', '.join(f'{count:g}' for count in counts)} elements",
+                "sum the losses of all micro-batches, and divide by their total number of elements",
+                notes[0].line,
+                (one.rank,),
+                notes[0].step,
+                "loss",
+            )
+
+
+def repeated_draws(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Dropout that begins with the same state of the generator in every step."""
+    for one in evidence.ranks:
+        by_step: dict[int, Note] = {}
+        for note in one.of("forward"):
+            by_step.setdefault(note.step, note)
+        notes = [note for note in by_step.values() if note["draws"]]
+        if len(notes) > 2 and all(note["generator"] == notes[0]["generator"] for note in notes):
+            yield AuditFinding(
+                "repeated draws",
+                Severity.SUSPICIOUS,
+                "every step drops the same elements",
+                f"torch's generator was in the same state before the forward passes of {len(notes)} steps",
+                "seed once, before the first step",
+                Line(*notes[1]["seeded"]) if notes[1]["seeded"] else notes[0].line,
+                (one.rank,),
+                notes[1].step,
+                "torch's generator",
+            )
+
+
+RULES = (
+    replicas,
+    same_batch,
+    splits,
+    streams,
+    order,
+    copied_generators,
+    equal_draws,
+    repeated_draws,
+    unequal_draws,
+    means_of_means,
+    micro_batches,
+)

@@ -116,4 +116,21 @@ def _values(one: RankNotes, shared: set[Line | None]) -> Iterator[tuple[Note, An
             following = (note.kind, note.line and note.line.number)
 
 
-RULES = (not_finite, recomputed, decisions)
+def uncast(evidence: Evidence) -> Iterator[AuditFinding]:
+    """An operator of the program's own that autocast leaves in float32."""
+    note = evidence.first("not cast")
+    if note is not None:
+        yield AuditFinding(
+            "not cast",
+            Severity.NOTE,
+            f"{note['operator']} runs in float32 inside autocast, which casts only the operators that it knows",
+            "all tensors that it reads are float32 and need a gradient",
+            "register a rule with torch.library.register_autocast, or cast its inputs",
+            note.line,
+            tuple(sorted({n.rank for n in evidence.all("not cast")})),
+            note.step,
+            note["operator"],
+        )
+
+
+RULES = (not_finite, recomputed, decisions, uncast)

@@ -12,6 +12,7 @@ from worldsize.audit.rules.evidence import ROUNDING, Evidence, is_equal, listed,
 
 def settings(evidence: Evidence) -> Iterator[AuditFinding]:
     """Optimizer settings that differ between ranks."""
+    plateau = next((note for note in evidence.all("schedule") if note["kind"] == "ReduceLROnPlateau"), None)
     for moment in evidence.steps:
         if len(moment) < 2 or len({len(note["options"]) for note in moment.values()}) > 1:
             continue
@@ -28,7 +29,7 @@ def settings(evidence: Evidence) -> Iterator[AuditFinding]:
                         f"ranks step with a different {name}",
                         ", ".join(f"rank {rank}: {value:.4g}" for rank, value in values.items()),
                         "let all ranks compute it from the same values; a scheduler needs an all-reduced loss",
-                        ((name == "lr" and evidence.first("schedule")) or notes[0]).line,
+                        ((name == "lr" and plateau) or notes[0]).line,
                         tuple(moment),
                         notes[0].step,
                         name,
@@ -101,6 +102,48 @@ def saved(evidence: Evidence) -> Iterator[AuditFinding]:
                 notes[0].line,
                 tuple(sorted(ranks)),
                 notes[0].step,
+            )
+
+
+def corrupted(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A state whose entries overlap in memory, so that one has overwritten the other."""
+    for note in evidence.all("saved"):
+        if note["overlapping"]:
+            yield AuditFinding(
+                "entries overlap",
+                Severity.WRONG,
+                f"{' and '.join(note['overlapping'])} overlap in memory in the state that is saved",
+                "they begin or end at different places, so they are not one tied weight",
+                "clone each tensor into the state",
+                note.line,
+                (note.rank,),
+                note.step,
+                note["overlapping"][0],
+            )
+
+
+def read_again(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A run that, after it has loaded its state in the middle of an epoch, trains on the first batches again."""
+    for one in evidence.ranks:
+        kinds = [note.kind for note in one.notes]
+        loads = [i for i, kind in enumerate(kinds) if kind in ("loaded", "loaded by DCP")]
+        at = next((i for i in loads if "before step" in kinds[:i]), None)
+        if at is None or "epoch ended" in kinds[:at] or "loader" not in kinds[:at]:
+            continue
+        before, after = (
+            [note["inputs"] for note in part if note.kind == "forward"] for part in (one.notes[:at], one.notes[at:])
+        )
+        if len(before) > 1 and before[:2] == after[:2] and before[0] != before[1]:
+            yield AuditFinding(
+                "not resumed",
+                Severity.SUSPICIOUS,
+                "the run resumes in the middle of an epoch, with the first batches of it",
+                f"{len(before)} batches had been read, and the first two are read again",
+                "save the position in the data too, and skip what has been read",
+                one.notes[at].line,
+                (one.rank,),
+                one.notes[at].step,
+                "data",
             )
 
 
@@ -316,4 +359,14 @@ def _with_gradient(steps: list[Note]) -> list[tuple[str, list[float]]]:
     return [(name, one) for note in steps for name, one in note["gradients"].items() if sketches.norm(one) > 0]
 
 
-RULES = (settings, buffers, saved, loaded, loaded_apart, resumed, useless)
+RULES = (
+    settings,
+    buffers,
+    saved,
+    corrupted,
+    loaded,
+    loaded_apart,
+    resumed,
+    read_again,
+    useless,
+)
