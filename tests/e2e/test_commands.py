@@ -39,6 +39,7 @@ NOT_RUN = {
     ("README.md", "papermill weeks/week01_why_one_gpu_is_not_enough.ipynb"),
     ("docs/benchmark.md", "autograder bench labs/project1/train.py"),
     ("docs/benchmark.md", "make gpu"),
+    ("docs/grading.md", "An audit of this run found"),
     ("docs/grading.md", "autograder verify lab01"),
     ("docs/monday.md", "make setup"),
     ("docs/monday.md", "jupyter lab"),
