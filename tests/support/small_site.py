@@ -21,12 +21,54 @@ LESSON = '''\
 #
 # A formula, $a^2 + b^2$, and a link to [the lab](../labs/lab01/lab01.ipynb#average_gradients).
 
+# %% [markdown]
+# ## 1. The question
+#
+# > How much is twice two?
+#
+# Afterwards you can double.
+
+# %% parameters tags=["parameters"]
+# what two and
+# two are
+predicted_twice = None
+predicted_half = None  # half of nine
+
 # %% setup
-from worldsize import check, draw, quiz
+from IPython.display import HTML
+
+from worldsize import check, draw, ledger, quiz
 from worldsize.explore import explore
+
+predictions = ledger.Predictions("week01")
+
+# %% [markdown]
+# ## 2. Predict
+#
+# The next cell asks.
+
+# %% predict
+predictions.ask("twice two", predicted_twice, "steps", section=3, choices=(3, 4))
+predictions.ask("half of nine", predicted_half)
+
+# %% [markdown]
+# ## 3. Tables
 
 # %% drawn
 draw.table([("ring", 12), ("tree", 30)], title="Steps, computed", columns=("algorithm", "steps"))
+
+# %% long
+draw.table([(rank, 2 * rank) for rank in range(60)], title="Ranks, computed", columns=("rank", "steps"))
+
+# %% endless
+HTML(f"<table><tbody><tr><td>{'a line<br>' * 60}</td></tr></tbody></table>")
+
+# %% [markdown]
+# ### Your turn: twice
+#
+# 2 minutes · easy
+#
+# Double a number.
 
 # %% twice tags=["turn"]
 def twice(number):
@@ -39,6 +81,34 @@ def twice(number):
 with check.turn("twice"):
     check.expect_close(twice(2), 4, "twice 2", "Add it to itself.")
     print(f"Right: {twice(2)}.")
+
+# %% [markdown]
+# ### Find the bug: half
+#
+# 8 minutes · medium
+#
+# A colleague halves a number. Run the check, and repair the function.
+#
+# <details><summary>Hint</summary>
+#
+# Half of it is less than all of it.
+# </details>
+
+# %% half tags=["turn"]
+def half(number):
+    """Half the number."""
+    ### BEGIN SOLUTION
+    return number / 2
+    ### INSTEAD
+    # return number * 2
+    ### END SOLUTION
+
+# %% check_half
+with check.turn("half"):
+    check.expect_close(half(2), 1, "half of 2", "Divide it.")
+
+# %% [markdown]
+# ## 4. Explorer
 
 # %% bars
 def bars(weights=3):

@@ -1,18 +1,22 @@
-"""Slides of each lesson: a slide for each picture, table and formula below its heading; the text is the notes.
+"""Slides of each lesson: one for each picture, table, formula and exercise below its heading; the text is the notes.
 
-Reveal shows them, from npm; `?print-pdf` behind an address prints them, and the key S opens the speaker's view.
+`static/slides.js` fits them to the screen in the browser, and Reveal, from npm, shows them; `?print-pdf` behind an
+address prints them, and the key S opens the speaker's view.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from docutils import nodes
 from jinja2 import Environment, FileSystemLoader
+from markupsafe import escape
 from sphinx.application import Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
 
@@ -26,6 +30,9 @@ _SHORT = (nodes.math_block, nodes.table, nodes.bullet_list, nodes.enumerated_lis
 _OF_WEEKS = re.compile(r'href="(week\d\d\w*\.html)')  # a lesson's links to others in its folder
 _WRAPPED = {"table-wrapper", "math-wrapper"}  # as the theme names them
 _PICTURE = ("<img", "<svg", "<table", "worldsize-")
+_GIVEN = "tag_skip-execution"  # marks an exercise's cell as students get it: `solved` in stage.py
+_MINUTES = re.compile(r"(\d+) minutes · ")
+_PARAMETER = re.compile(r"(?P<above>(?:^#.*\n)*)^(?P<name>\w+) = None(?: +# (?P<beside>.+))?$", re.M)
 _ENVIRONMENT = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
 
 
@@ -33,12 +40,14 @@ class Slide(NamedTuple):
     """A heading, what stands below it, and the speaker's notes, all HTML."""
 
     title: str
-    body: str = ""
-    notes: str = ""
+    body: str
+    notes: str
+    anchor: str  # its place in the lesson
+    minutes: int  # that its exercise takes, as it states
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Write the slides of each lesson once its page is, and bring Reveal."""
+    """Write the slides of each lesson once its page is, link to them there, and bring Reveal."""
     app.connect("html-page-context", _write)
     app.connect("build-finished", _bring)
     return {"parallel_read_safe": True}
@@ -53,29 +62,47 @@ def _write(app: Sphinx, page: str, template: str, context: dict[str, Any], doctr
     folder, _, week = page.partition("/")
     if folder != "weeks" or doctree is None or not isinstance(app.builder, StandaloneHTMLBuilder):
         return
-    slides = [slide for section in doctree.findall(nodes.section) for slide in _slides(app.builder, section)]
+    slides = [slide for section in doctree.findall(nodes.section) for slide in _slides(app.builder, section, doctree)]
     title = next(doctree.findall(nodes.title)).astext()
-    html = _ENVIRONMENT.get_template("slides.html.j2").render(title=title, slides=slides)
-    html = html.replace('href="#', f'href="../{page}.html#')  # to a place in the lesson
+    lesson = f"../{page}.html"
+    html = _ENVIRONMENT.get_template("slides.html.j2").render(title=title, slides=slides, lesson=lesson)
+    html = html.replace('href="#', f'href="{lesson}#')  # to a place in the lesson
     html = _OF_WEEKS.sub(r'href="../weeks/\1', html)
     path = Path(app.outdir, place(week))
     path.parent.mkdir(exist_ok=True)
     path.write_text(take_out(html, Path(app.outdir), "../"), encoding="utf-8")
+    link = f'</h1>\n<p><a href="../{place(week)}">Slides of this lesson</a></p>'
+    context["body"] = context["body"].replace("</h1>", link, 1)
 
 
-def _slides(builder: StandaloneHTMLBuilder, section: nodes.section) -> Iterator[Slide]:
+def _slides(builder: StandaloneHTMLBuilder, section: nodes.section, lesson: nodes.document) -> Iterator[Slide]:
     """Yield a section's slides, without those of the sections in it."""
     title, *rest = [child for child in section.children if not isinstance(child, nodes.section)]
-    is_turn = title.astext().startswith("Your turn")
+    asked = [quote for quote in lesson.findall(nodes.block_quote) if quote.astext().endswith("?")][:1]
+    is_first = section.parent is lesson
+    if not is_first and any(quote in rest for quote in asked):
+        return  # the first slide shows it
     texts = [child for child in rest if _is_short(child) or _is_text(child)]
-    shown = texts[:2] if is_turn else [child for child in texts if _is_short(child)]
-    pictures = [] if is_turn else [html for cell in rest if (html := _picture(builder, cell))]
-    if not shown and not pictures:
-        shown = texts[:1]
-    bodies = [_html(builder, *shown), *pictures] if shown or not pictures else pictures
-    notes = _html(builder, *texts)
+    exercise = _exercise(rest)
+    bodies = [html for cell in rest for html in _pictures(builder, cell)]
+    if is_first:
+        bodies.insert(0, _html(builder, *asked))
+        texts += [child for quote in asked for child in quote.parent.children if _is_text(child)]
+    elif exercise:
+        bodies.insert(0, f"<div>{_html(builder, *exercise)}</div>")
+    elif shown := _questions(lesson, rest) or _html(builder, *filter(_is_short, texts)):
+        bodies.insert(0, shown)
+    elif not bodies:
+        bodies = [_html(builder, *texts[:1])]
+    minutes = sum(int(found[1]) for node in exercise if (found := _MINUTES.match(node.astext())))
     for number, body in enumerate(bodies):
-        yield Slide(_html(builder, *title.children), body, "" if number else notes)
+        yield Slide(
+            title=_html(builder, *title.children),
+            body=body,
+            notes="" if number else _html(builder, *texts),
+            anchor=section["ids"][0],
+            minutes=0 if number else minutes,
+        )
 
 
 def _is_text(node: nodes.Node) -> bool:
@@ -87,12 +114,48 @@ def _is_short(node: nodes.Node) -> bool:
     return isinstance(node, _SHORT) or (isinstance(node, nodes.container) and bool(_WRAPPED & {*node["classes"]}))
 
 
-def _picture(builder: StandaloneHTMLBuilder, cell: nodes.Node) -> str:
-    """The pictures and tables that a cell gave; empty if it gave none."""
-    if not isinstance(cell, nodes.container):
-        return ""
-    html = _html(builder, *(one for one in cell.findall(nodes.container) if one.get("nb_element") == OUTPUT))
-    return html if any(mark in html for mark in _PICTURE) else ""
+def _exercise(section: Sequence[nodes.Node]) -> list[nodes.Node]:
+    """The task of the section's exercise and its code as students get it, without the hint; empty if it has none."""
+    given = next((node for node in section if isinstance(node, nodes.container) and _GIVEN in node["classes"]), None)
+    if given is None:
+        return []
+    before = takewhile(lambda node: node is not given and "<details" not in node.astext(), section)
+    return [node for node in before if _is_short(node) or _is_text(node)] + [next(given.findall(nodes.literal_block))]
+
+
+def _questions(lesson: nodes.document, section: Sequence[nodes.Node]) -> str:
+    """What the section's cell asks readers to predict, explained by the comments on the lesson's parameters."""
+    said = {
+        found["name"]: found["beside"] or " ".join(line.strip("# ") for line in found["above"].splitlines())
+        for found in _PARAMETER.finditer(_source("parameters", lesson.findall(nodes.container)))
+    }
+    items = []
+    for call in ast.walk(ast.parse(_source("predict", section))):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(".ask"):
+            name, parameter, *unit = call.args
+            offered = [ast.literal_eval(word.value) for word in call.keywords if word.arg == "choices"]
+            choices = " or ".join(str(choice) for each in offered for choice in each)
+            amount = " ".join([choices or "…", *map(ast.literal_eval, unit)]).strip()
+            about = said.get(ast.unparse(parameter), "")
+            items.append(
+                f"<li><strong>{escape(ast.literal_eval(name))}</strong> ({escape(amount)}): {escape(about)}</li>"
+            )
+    return f'<ol class="questions">{"".join(items)}</ol>' if items else ""
+
+
+def _source(name: str, cells: Iterable[nodes.Node]) -> str:
+    """The source of the cell of this name; empty if it is not among them."""
+    found = (cell for cell in cells if isinstance(cell, nodes.container) and name in cell["ids"])
+    return next((next(cell.findall(nodes.literal_block)).astext() for cell in found), "")
+
+
+def _pictures(builder: StandaloneHTMLBuilder, cell: nodes.Node) -> Iterator[str]:
+    """The pictures and tables that a cell gave."""
+    if isinstance(cell, nodes.container):
+        for output in cell.findall(nodes.container):
+            if output.get("nb_element") == OUTPUT:
+                shown = (_html(builder, one) for one in output.children)
+                yield from (html for html in shown if any(mark in html for mark in _PICTURE))
 
 
 def _html(builder: StandaloneHTMLBuilder, *found: nodes.Node) -> str:
