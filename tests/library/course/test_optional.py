@@ -16,7 +16,8 @@ from worldsize.course import optional
 WEEKS = sorted((ROOT / "weeks").glob("week*.py"))
 FILE = ROOT / "worldsize" / "data" / "recorded.json"
 ENTRIES = [(lesson, key) for lesson, results in json.loads(FILE.read_text()).items() for key in results]
-LINE = r"^(\S+) is not installed\. Recorded with \1 \d+(\.\d+)+ and torch 2(\.\d+)+ on \d+ cores; to measure it: \S+ "
+MADE_WITH = r"\d+(\.\d+)+ and torch 2(\.\d+)+ on \d+ cores( that other work kept busy)?"
+LINE = rf"^(\S+) is not installed\. Recorded with \1 {MADE_WITH}; to measure it: \S+ "
 # what the lessons' cells that show such results need of the cells above them
 NEEDED = {
     "week11": {"healthy": SimpleNamespace(overlap_fraction=lambda rank: 0.5)},
@@ -41,6 +42,7 @@ def file(tmp_path, monkeypatch):
     entry = {"made_with": "HTA 0.5.0 and torch 2.13.0 on 2 cores", "result": [3]}
     path.write_text(json.dumps({"week11": {"HTA": entry, "HTA, twice": {**entry, "result": [6]}}}))
     monkeypatch.setattr(optional, "_FILE", path)
+    monkeypatch.setattr(optional, "busy_cores", lambda: 0.1)
     return path
 
 
@@ -91,6 +93,14 @@ def test_a_record_is_the_same_text_for_the_same_result(file, tool, monkeypatch):
     assert entry[0] == "tool, killed" and entry[1]["result"] == {"a": [1, 5.171, "text"], "b": 0.3333333}
     assert re.fullmatch(r"tool 1\.2\.3 and torch 2(\.\d+)+ on \d+ cores", entry[1]["made_with"])
     assert list(json.loads(once)) == ["week11", "week13"] and once.index('"a"') < once.index('"b"')
+
+
+def test_a_record_says_that_the_machine_was_busy(file, tool, monkeypatch):
+    monkeypatch.setenv("WORLDSIZE_RECORD", "1")
+    monkeypatch.setattr(optional, "busy_cores", lambda: 1.5)
+    optional.result("week13", "tool", lambda: 1)
+    made_with = json.loads(file.read_text())["week13"]["tool"]["made_with"]
+    assert made_with.endswith(" cores that other work kept busy")
 
 
 def test_a_python_package_is_recorded_with_its_distributions_version(file, monkeypatch):
