@@ -17,6 +17,10 @@ from typer.cli import get_docs_for_click
 from autograder.authoring.scripts import Script, parse
 from autograder.cli import app
 
+_PREREQUISITES = (
+    "Prerequisites: to have trained a network in PyTorch. You need not have run anything on two processes or two GPUs. "
+    "The head of each week names the weeks that it needs."
+)
 _HEADING = re.compile(r"^# (.+)$", re.M)
 _MINUTES = re.compile(r"\b(\d+) min\b")
 _ROW = re.compile(r"^\| (?P<name>[^|]+?) \| (?P<text>[^|]+?) \|$", re.M)
@@ -49,6 +53,8 @@ def schedule(root: Path, weeks: Sequence[Script]) -> str:
     return "\n".join(
         [
             "# Schedule",
+            "",
+            _PREREQUISITES,
             "",
             *head,
             *rows,
