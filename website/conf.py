@@ -32,6 +32,7 @@ extensions = [
     "extensions.mistakes",
     "extensions.pictures",
     "extensions.questions",
+    "extensions.search",
     "extensions.slides",
 ]
 exclude_patterns = ["**/build", "**/.ipynb_checkpoints"]  # what the lessons write
@@ -67,6 +68,7 @@ add_module_names = False
 
 html_theme = "furo"
 html_static_path = ["static"]
+templates_path = ["templates"]
 html_css_files = ["site.css"]
 html_favicon = "static/favicon.svg"
 html_search_scorer = str(HERE / "static/scorer.js")

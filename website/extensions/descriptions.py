@@ -1,4 +1,4 @@
-"""What a page is about, in its own first sentences: for search engines, and below each result of the site's search."""
+"""What a page is about, in its own first sentences: for search engines, and below results of Sphinx's search."""
 
 from __future__ import annotations
 
@@ -38,9 +38,6 @@ def about(page: nodes.Node) -> str:
 def _describe(app: Sphinx, name: str, template: str, context: dict[str, Any], page: nodes.document | None) -> None:
     if page is not None and (text := about(page)):
         context["metatags"] += f'<meta name="description" content="{escape(text)}" />'
-    if name == "search":
-        app.add_js_file(_FILE)
-        app.add_js_file("search_results.js")
 
 
 def _write(app: Sphinx, error: Exception | None) -> None:

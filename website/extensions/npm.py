@@ -24,7 +24,7 @@ def package(name: str, version: str, sha256: str) -> Path:
     if not folder.is_dir():
         if not shutil.which("npm"):
             raise ExtensionError(f"The site needs npm, which brings {name}; on Debian: apt install npm.")
-        folder.parent.mkdir(exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
             command = ["npm", "pack", "--silent", "--pack-destination", fresh, f"{name}@{version}"]
             done = subprocess.run(command, capture_output=True, text=True)
