@@ -6,9 +6,11 @@ A small course stands for the whole one: a lesson with one cell of each kind, al
 
 import http.server
 import json
+import re
 import shutil
 import sys
 import threading
+import zipfile
 from contextlib import contextmanager
 from functools import partial
 from html import escape
@@ -601,15 +603,20 @@ def judged(variant, response):
 
 @pytest.fixture
 def calculate(browser, served):
-    """Opens a calculator, once Python has started in it."""
+    """Opens a calculator, by default once Python has started in it."""
     contexts = []
 
-    def opened(name):
-        contexts.append(browser.new_context(viewport={"width": 1366, "height": 800}))
+    def opened(name, width=1366, held=()):
+        contexts.append(browser.new_context(viewport={"width": width, "height": 800}))
         page = contexts[-1].new_page()
+        for pattern in held:
+            contexts[-1].route(pattern, lambda route: held_routes.append(route))
         page.goto(f"{served}/calculators/{name}.html")
-        page.locator(".calculator[data-ready]").wait_for()
+        if not held:
+            page.locator(".calculator[data-ready]").wait_for()
         return page
+
+    held_routes = opened.held = []
 
     yield opened
     for context in contexts:
@@ -660,15 +667,64 @@ def test_a_calculator_asks_first_then_answers_and_follows_the_keys(calculate):
     page.get_by_role("button", name="Check").click()
     expect(page.locator(".verdict")).to_have_text(calculator.judge("what_fits", "16"))
     expect(page.locator(".answer strong")).to_have_text(
-        "llama-3-8b on 8 GPUs of 80.0 GB may fit from ZeRO stage 1 on, by the estimate."
+        "llama-3-8b on 8 GPUs of 80.0 GB fits from ZeRO stage 2 on; perhaps fits with ZeRO stage 1."
     )
     assert page.locator(".picture svg [aria-label]").count() > 4
     controls.get_by_label("GPUs").press("ArrowRight")
     expect(page.locator(".answer strong")).to_have_text(
-        "llama-3-8b on 16 GPUs of 80.0 GB may fit from ZeRO stage 1 on, by the estimate."
+        "llama-3-8b on 16 GPUs of 80.0 GB fits from ZeRO stage 2 on; perhaps fits with ZeRO stage 1."
     )
     controls.get_by_label("model").select_option("gpt-3-175b")
     expect(page.locator(".answer strong")).to_have_text("gpt-3-175b on 16 GPUs of 80.0 GB does not fit, ZeRO or not.")
+
+
+def test_a_guess_is_answered_while_python_starts_and_judged_once_it_has(calculate, small):
+    calculator, _ = calculators()
+    page = calculate("what_fits", held=["**/python_stdlib.zip"])
+    expect(page.locator(".state")).to_have_text(re.compile(r"Python is starting in your browser: 1\d of about 15 MB"))
+    page.get_by_label("Your guess, in GB").fill("16")
+    page.get_by_role("button", name="Check").click()
+    expect(page.locator(".verdict")).to_have_text(calculator.reveal("what_fits"))
+    expect(page.locator(".answer table")).to_be_visible()
+    expect(page.locator(".picture svg").first).to_be_visible()
+    (held,) = calculate.held
+    held.continue_()
+    expect(page.locator(".verdict")).to_have_text(calculator.judge("what_fits", "16"))
+    expect(page.locator(".state")).to_have_text("")
+    files = ("pyodide*", "python_stdlib.zip", "worldsize.zip")
+    loaded = sum(path.stat().st_size for name in files for path in (small / "_static/calculators").glob(name))
+    assert round(loaded / 1e6) == 15
+
+
+def test_a_browser_compiles_no_module_that_it_starts_with(calculate, small):
+    with zipfile.ZipFile(small / "_static/calculators/worldsize.zip") as bundle:
+        assert "worldsize/units.pyc" in bundle.namelist() and not [n for n in bundle.namelist() if n.endswith(".py")]
+    with zipfile.ZipFile(small / "_static/calculators/python_stdlib.zip") as library:
+        names = set(library.namelist())
+    assert {"dataclasses.pyc", "asyncio/base_events.pyc", "gzip.pyc"} <= names and "dataclasses.py" not in names
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_chosen_text_of_a_list_is_cut(visit, small, width):
+    cut = {}
+    for name in calculators()[1]:
+        page, _, _ = visit(small / f"calculators/{name}.html", width)
+        cut[name] = page.locator(".controls select").evaluate_all(
+            """all => all.flatMap((one) => {
+                const pen = document.createElement("canvas").getContext("2d"), style = getComputedStyle(one);
+                pen.font = style.font;
+                const room = one.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - 16;
+                const texts = [...one.options].map((option) => option.text);
+                return texts.filter((text) => pen.measureText(text).width > room);
+            })"""
+        )
+    assert not any(cut.values()), cut
+
+
+def test_a_phone_shows_what_fits_without_scrolling(visit, small):
+    page, _, _ = visit(small / "calculators/what_fits.html", 390)
+    for row in page.locator(".calculator .answer tr").all():
+        assert row.locator("th, td").nth(2).bounding_box()["x"] + 40 < 390
 
 
 def test_traces_are_explained_in_the_page(calculate, tmp_path):

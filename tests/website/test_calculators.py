@@ -70,22 +70,67 @@ def test_the_standard_library_is_all_that_they_need():
     assert subprocess.run(command, capture_output=True, text=True).stderr == ""
 
 
+def hours_of_llama_3_405b(percent):
+    """The GPU-hours by both definitions of the MFU."""
+    found = calculator.module_of("training_time").answer("llama-3-405b", 15.6e12, num_gpus=16384, mfu_percent=percent)
+    (row,) = (row for row in found.rows if row[0] == "GPU-hours")
+    return [float(cell.removesuffix("M")) for cell in row[1:]]
+
+
 def test_the_hours_of_the_largest_llama_agree_with_its_model_card():
     """30.84 million for 15.6 trillion tokens: meta-llama/llama-models, models/llama3_1/MODEL_CARD.md (2024)."""
+    assert hours_of_llama_3_405b(37)[1] > 30.84 > hours_of_llama_3_405b(38)[1]
+    assert hours_of_llama_3_405b(34)[0] > 30.84 > hours_of_llama_3_405b(35)[0]
+
+
+def test_the_days_are_those_of_week_1_and_both_definitions_are_named():
     page = calculator.module_of("training_time")
-    hours = [
-        page.answer("llama-3-405b", 15.6e12, num_gpus=16384, mfu_percent=percent).value * 24 * 16384
-        for percent in (37, 38)
-    ]
-    assert hours[0] > 30.84e6 > hours[1]
+    found = page.answer("llama-3-405b", 15.6e12, num_gpus=16384)
+    assert found.value == pytest.approx(67.7 * page.shapes.shape("llama-3-405b").num_parameters / 405e9, rel=1e-3)
+    assert "67.8 days" in found.sentence and "by 6ND, as in week 1, and 73.1 days" in found.sentence
+    assert "8,192 tokens" in found.sentence and page.LABELS["length"] == "tokens per sequence"
+    longer = page.answer("llama-3-405b", 15.6e12, num_gpus=16384, length=32768)
+    assert longer.value == found.value and "73.1 days" not in longer.sentence
+
+
+def test_the_guess_that_week_1_teaches_is_right():
+    by_hand = 6 * 70.6e9 * 15e12 / (1024 * 989e12 * 0.4) / 86400
+    said = calculator.judge("training_time", f"{by_hand:.0f} days")
+    assert said.startswith("Close: it is 181 days.") and "counts attention too, it is 206 days" in said
+
+
+def test_a_number_and_its_unit_stay_on_one_line():
+    html = at("what_fits")["html"]
+    assert "138\N{NO-BREAK SPACE}GB" in html
+    assert "8,\N{NO-BREAK SPACE}4,\N{NO-BREAK SPACE}8" in at("layouts")["html"]
+
+
+def test_the_verdict_is_at_the_left_of_a_narrow_table():
+    assert calculator.module_of("what_fits").answer().columns[:3] == ("ZeRO", "of the GPU's memory", "total")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({}, "fits from ZeRO stage 2 on; perhaps fits with ZeRO stage 1"),
+        ({"gpu": "b200-ndr"}, "fits from ZeRO stage 1 on; perhaps fits without ZeRO"),
+        ({"gpu": "b200-ndr", "tp": 2}, "fits without ZeRO"),
+        ({"gpu": "b200-ndr", "model": "llama-3-70b"}, "hardly fits with ZeRO stage 3"),
+        ({"model": "gpt-3-175b"}, "does not fit, ZeRO or not"),
+    ],
+)
+def test_what_fits_says_so_in_the_words_of_the_table(chosen, said):
+    found = calculator.module_of("what_fits").answer(**chosen)
+    assert found.sentence.endswith(f" {said}.")
 
 
 def test_eight_billion_parameters_hold_sixteen_bytes_each():
     page = calculator.module_of("what_fits")
-    assert [row[-1] for row in page.answer().rows] == ["173%, no", "67%, perhaps", "50%, yes", "34%, yes"]
-    assert page.answer(micro_batch=8).rows[3][-1].endswith(", no")
+    words = ["173%, no", "67%, perhaps", "50%, yes", "34%, yes"]
+    assert [row[1] for row in page.answer().rows] == words
+    assert page.answer(micro_batch=8).rows[3][1].endswith(", no")
     rows = {row[0]: row for row in page.answer().rows}
-    assert rows["none"][1:4] == ["16.1 GB", "16.1 GB", "96.4 GB"], "2, 2 and 12 bytes of 8.03 billion parameters"
-    assert rows["stage 1"][3] == "12.0 GB", "an eighth of the optimizer state"
+    assert rows["none"][3:6] == ["16.1 GB", "16.1 GB", "96.4 GB"], "2, 2 and 12 bytes of 8.03 billion parameters"
+    assert rows["stage 1"][5] == "12.0 GB", "an eighth of the optimizer state"
     with pytest.raises(ValueError, match="has 8 key/value heads; 16 ranks cannot share them evenly"):
         page.answer(tp=16)

@@ -138,6 +138,13 @@ def test_ten_thousand_gpus_draw_what_the_numbers_to_remember_say():
     assert round(megawatts) == 17 and round(megawatts * 46 * 24 / 1000) == 19
 
 
+def test_break_even_without_the_network_is_that_of_week_14s_exercise():
+    nodes = {"nodes": cluster_cost.equipment(16384)["nodes"]}
+    usd = sum(cluster_cost.dollars(nodes, 16384, 1.2, cluster_cost.ELECTRICITY_USD_PER_KWH, 4, 0, 10).values())
+    said = f"break-even is {usd / cluster_cost.ON_DEMAND.usd_per_hour:.0%} there instead of 66%"
+    assert said in " ".join(calculator.text("cluster_cost").split())
+
+
 def test_a_node_costs_what_week_14s_exercise_answers():
     """1.67 dollars an hour, 57% of the rent, without network and storage: weeks/week14_capstone.py, problem 4."""
     usd = owned_usd(num_gpus=8, items={"nodes": cluster_cost.Item(1, hardware.NODES[hardware.H100.name])})

@@ -75,9 +75,16 @@ def test_a_small_all_reduce_of_two_nodes_is_near_what_was_published():
 def test_the_question_is_answered_and_explained():
     found = collectives.answer()
     assert found.value == pytest.approx(3.86, abs=0.005)
-    assert pytest.approx(5.06, abs=0.05) == 1.75 * GIB / (371 * GB) * 1e3
     assert rows()["NVLS"][4] == "1.12 GiB" and rows()["ring"][4] == "1.75 GiB"
-    assert pytest.approx(found.value, rel=0.01) == 1.125 * GIB / (0.85 * 371 * GB) * 1e3
+    assert "by NVLS" in collectives.QUESTION.text and "315 of NVLink's 450 GB/s" in collectives.QUESTION.text
+    assert pytest.approx(3.83, abs=0.005) == 1.125 * GIB / (315 * GB) * 1e3
+    assert f"A ring takes {rows()['ring'][2]}:" in collectives.QUESTION.why
+
+
+def test_nccls_choice_is_seen_below_the_line_that_it_coincides_with():
+    lines, band, _ = collectives.answer().chart["layer"]
+    assert {value["line"] for value in band["data"]["values"]} == {collectives.CHOICE}
+    assert band["mark"]["strokeWidth"] > 2 * lines["mark"]["strokeWidth"] and band["mark"]["opacity"] < 1
 
 
 def test_latency_decides_on_the_left_and_bandwidth_on_the_right():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -43,7 +44,7 @@ class Answer:
     def html(self) -> str:
         """The sentence and the table."""
         heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.columns)
-        lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in self.rows)
+        lines = ("".join(f"<td>{escape(_unbroken(cell))}</td>" for cell in row) for row in self.rows)
         body = "".join(f"<tr>{line}</tr>" for line in lines)
         table = f'<div class="table-wrapper"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
         report = f"<pre>{escape(self.report)}</pre>" if self.report else ""
@@ -52,6 +53,11 @@ class Answer:
     def picture(self) -> dict[str, Any]:
         """The specification with the sentence as its words; empty if there is none."""
         return {**self.chart, "description": self.sentence} if self.chart else {}
+
+
+def _unbroken(cell: str) -> str:
+    """The text of a cell, with numbers on one line with their units and with the numbers of a list."""
+    return re.sub(r"(?<=\d) |(?<=\d,) (?=\d)", "\N{NO-BREAK SPACE}", cell)
 
 
 def module_of(name: str) -> ModuleType:
@@ -109,6 +115,16 @@ def explain(name: str, paths: Sequence[str]) -> str:
         return json.dumps({"problem": f"{error}."})
 
 
+def reveal(name: str) -> str:
+    """The answer to the question, and how it comes about: what there is to say of any guess."""
+    page = module_of(name)
+    return f"It is {_shown(page)}. {page.QUESTION.why}"
+
+
+def _shown(page: ModuleType) -> str:
+    return f"{page.answer().value:,.3g} {page.QUESTION.unit}"
+
+
 def judge(name: str, typed: str) -> str:
     """What there is to say of a guess."""
     page = module_of(name)
@@ -117,10 +133,9 @@ def judge(name: str, typed: str) -> str:
         guess = parse_number(typed, question.unit)
     except ValueError:
         return f"Give a number in {question.unit}."
-    shown = f"{right:,.3g} {question.unit}"
     if abs(guess - right) <= _CLOSE * abs(right):
-        return f"Close: it is {shown}. {question.why}"
+        return f"Close: it is {_shown(page)}. {question.why}"
     if guess <= 0:
-        return f"It is {shown}. {question.why}"
+        return reveal(name)
     factor, side = significant(max(guess / right, right / guess), 2), "high" if guess > right else "low"
-    return f"It is {shown}; your guess is too {side} by a factor of {factor}. {question.why}"
+    return f"It is {_shown(page)}; your guess is too {side} by a factor of {factor}. {question.why}"

@@ -65,8 +65,12 @@ def lines(
     named: Mapping[str, tuple[float, float]] | None = None,
     rules: Sequence[tuple[str, float]] = (),
     ticks: str = "~s",
+    wide: str = "",
 ) -> dict[str, Any]:
-    """Lines by name, points where the reader is, other points with their names below them, and named vertical rules."""
+    """Lines by name, points where the reader is, other points with their names below them, and named vertical rules.
+
+    The first line is `wide` where another one may coincide with it.
+    """
     values = [{"x": at, "y": value, "line": name} for name, points in series.items() for at, value in points]
     names = list(series)
     across = {"field": "x", "type": "quantitative", "title": x, "scale": {"type": "log" if log_x else "linear"}}
@@ -96,6 +100,7 @@ def lines(
                     ],
                 },
             },
+            *_band([value for value in values if value["line"] == wide], across, up),
             {
                 "data": {"values": [{"x": at, "y": value} for at, value in marked]},
                 "mark": {"type": "point", "filled": True, "size": 110, "color": VERMILLION, "opacity": 1},
@@ -143,6 +148,12 @@ def spans(rows: Iterable[tuple[str, str, str, float, float]], axis: str, colours
         ],
         height=max(90, 26 * len(lanes)),
     )
+
+
+def _band(values: Sequence[Mapping[str, Any]], across: Mapping[str, Any], up: Mapping[str, Any]) -> list[Any]:
+    """A layer with the first line of all, pale and wide."""
+    mark = {"type": "line", "strokeWidth": 10, "opacity": 0.4, "color": _LINES[0], "clip": True}
+    return [{"data": {"values": values}, "mark": mark, "encoding": {"x": across, "y": up}}] if values else []
 
 
 def _named(points: Mapping[str, tuple[float, float]], across: Mapping[str, Any], up: Mapping[str, Any]) -> list[Any]:

@@ -44,9 +44,9 @@ These dates are up to three years apart, and the contracts' price rose by 38% in
 decide anything.
 
 The network is a full fat tree of switches with 64 ports of 400 Gb/s, with a NIC for each GPU and as few levels as reach
-them all. Real clusters may save switches by oversubscribing the top level: [Llama 3's](../docs/clusters.md) did, by
-1:7. A DGX H100 has four transceivers with two ports instead of eight with one, which changes price and power by less
-than 0.2%.
+them all. Problem 4 of week 14 leaves it out, so break-even is 57% there instead of 66%. Real clusters may save switches
+by oversubscribing the top level: [Llama 3's](../docs/clusters.md) did, by 1:7. A DGX H100 has four transceivers with
+two ports instead of eight with one, which changes price and power by less than 0.2%.
 
 Nodes (rated 10.2 kW, as a DGX H100) and transceivers count at their maximum power, switches at their typical power, in
 every hour. For the cluster this is an upper estimate: in training, a node drew at most 8.4 kW (Latif et al., IEEE

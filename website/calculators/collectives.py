@@ -42,11 +42,11 @@ from worldsize.pricing import ALGORITHMS, Price, bus_factor, price
 from worldsize.units import GIB, KIB, format_as, format_bytes, format_time_s, number_of, significant
 
 CLUSTERS = {
-    "8 x B200 a node, 8 x 400 Gb/s InfiniBand NDR": "b200-ndr",
-    "8 x H100 a node, 8 x 400 Gb/s InfiniBand NDR": "h100-ndr",
-    "8 x A100 a node, 8 x 200 Gb/s InfiniBand HDR": "a100-hdr",
-    "8 x A100 a node, 100 Gb/s Ethernet": "a100-100gbe",
-    "8 x A100 PCIe a node, 10 Gb/s Ethernet": "pcie-box-10gbe",
+    "B200, InfiniBand 8 x 400 Gb/s": "b200-ndr",
+    "H100, InfiniBand 8 x 400 Gb/s": "h100-ndr",
+    "A100, InfiniBand 8 x 200 Gb/s": "a100-hdr",
+    "A100, Ethernet 100 Gb/s": "a100-100gbe",
+    "A100 PCIe, Ethernet 10 Gb/s": "pcie-box-10gbe",
 }
 OPS = {
     "all-reduce": "all_reduce",
@@ -55,15 +55,17 @@ OPS = {
     "all-to-all": "all_to_all",
 }
 NAMES = {"nccl-ring": "ring", "nccl-tree": "tree", "nvls": "NVLS", "nvls-tree": "NVLS tree", "p2p": "point to point"}
+CHOICE = "NCCL's choice"
 _LARGEST = 16 * GIB
 QUESTION = Question(
-    "NCCL all-reduces 1 GiB among the 8 H100 of one node. NCCL counts on 371 of NVLink's 450 GB/s from each. How many "
-    "ms does it take?",
+    "NCCL all-reduces 1 GiB among the 8 H100 of one node by NVLS: the NVLink switches add, so each GPU sends an eighth "
+    "more than the tensor instead of a ring's 1.75 GiB. NCCL counts on 315 of NVLink's 450 GB/s from each. How many ms "
+    "does it take?",
     "ms",
-    "In a ring each GPU sends 1.75 GiB, which takes 5.1 ms. NCCL lets the NVLink switches add instead: each GPU sends "
-    "1.125 GiB, at 85% of the links' rate.",
+    "1.125 GiB at 315 GB/s take 3.83 ms, and the start 0.02. A ring takes 5.21 ms: it has more of each link, 371 GB/s, "
+    "but idles between its steps, and sends 1.75 GiB.",
 )
-LABELS = {"op": "collective", "num_gpus": "GPUs", "size_bytes": "size"}
+LABELS = {"op": "collective", "cluster": "nodes of 8 GPUs", "num_gpus": "GPUs", "size_bytes": "size"}
 RANGES = {"op": OPS, "cluster": CLUSTERS, "num_gpus": (2, 1024, "x2"), "size_bytes": (KIB, _LARGEST, "x2")}
 
 
@@ -79,7 +81,7 @@ def answer(op: str = "all_reduce", cluster: str = "h100-ndr", num_gpus: int = 8,
     share = bus / _bus(op, best, _LARGEST, num_gpus)
     half = format_bytes(half_latency_bytes(op, num_gpus, place), binary=True)
     sizes = [KIB * 2**power for power in range(25)]
-    series = {"NCCL's choice": [(size, price(op, size, ranks, place).time_s) for size in sizes]}
+    series = {CHOICE: [(size, price(op, size, ranks, place).time_s) for size in sizes]}
     if len(forced) > 1:
         series |= {NAMES[key]: [(s, price(op, s, ranks, place, key).time_s) for s in sizes] for key in forced}
     return Answer(
@@ -91,7 +93,7 @@ def answer(op: str = "all_reduce", cluster: str = "h100-ndr", num_gpus: int = 8,
         ("algorithm", "protocol", "time", "bus bandwidth", "sent by each rank"),
         [
             [
-                NAMES[one.algorithm] + (", NCCL's choice" if one.algorithm == chosen.algorithm else ""),
+                NAMES[one.algorithm] + (f", {CHOICE}" if one.algorithm == chosen.algorithm else ""),
                 one.protocol,
                 format_time_s(one.time_s),
                 f"{format_bytes(_bus(op, one, size_bytes, num_gpus))}/s",
@@ -99,7 +101,7 @@ def answer(op: str = "all_reduce", cluster: str = "h100-ndr", num_gpus: int = 8,
             ]
             for one in forced.values()
         ],
-        charts.lines(series, "bytes", "seconds", [(size_bytes, chosen.time_s)]),
+        charts.lines(series, "bytes", "seconds", [(size_bytes, chosen.time_s)], wide=CHOICE),
     )
 
 

@@ -5,32 +5,34 @@ layers into stages, and data parallelism (dp) has the other GPUs train replicas:
 pp. ZeRO shards a replica's states over the replicas, and recomputation keeps fewer activations: "full" only the input
 of each layer; "selective" recomputes norms and activation functions, and for GPT the attention scores.
 
-A layout is legal if its sizes divide what they split. It fits if its [estimated bytes](../docs/plan.md) are no more
-than a GPU's memory: weights, gradients and optimizer state at 16 bytes for each parameter, and the activations of the
-micro-batches in flight. Without interleaving, the first stage of a pipeline keeps pp micro-batches.
+A layout is legal if its sizes divide what they split. Its [estimated bytes](../docs/plan.md) are weights, gradients and
+optimizer state at 16 bytes for each parameter, and the activations of the micro-batches in flight. Four measured peaks
+were 1.09 to 1.73 times their estimates. So up to 58% of a GPU's memory fits, up to 92% perhaps, and more hardly.
+Without interleaving, the first stage of a pipeline keeps pp micro-batches.
 
 The least time of a step takes one resource alone, busy all the time at its peak: the matrix products, a GPU's memory,
 what tensor parallelism gathers over NVLink, or what a node sends over its NICs. The longest of these binds, and no
 program is faster. Published programs took a few times that least, and the page gives [their range](../docs/paper.md)
 for the family of layouts and generation of GPUs where enough of them were published, whatever the network: for one NIC
-of 10 Gb/s it says little. The MFU counts all scores of attention and the bound only the half that the causal mask
-leaves, so the MFU at the least time may exceed 100%.
+of 10 Gb/s it says little. The MFU counts all scores of attention, as PaLM's paper and most published figures do; the
+least time has only the half that the causal mask leaves.
 
 The least times of most layouts are nearly equal, because the matrix products bind almost all of them. So the page
-orders the layouts that fit by the time of a step without any overlap: the sum of all these times, with the bubble of
-1F1B while the pipeline fills and drains, and with what a program sends rather than the least: gradients are reduced and
-gathered, and ZeRO-3 gathers weights for each micro-batch. It tries every tp, pp, dp, ZeRO stage and way of recomputing
-with your micro-batch, and columns 1 to 5 are the five cheapest that differ in tp, pp or dp. Treat layouts that differ
-by less than 5% as equal: most ratios of two published steps are farther than that from the ratio on paper.
+orders the layouts whose estimate fits by the time of a step without any overlap: the sum of all these times, with the
+bubble of 1F1B while the pipeline fills and drains, and with what a program sends rather than the least: gradients are
+reduced and gathered, and ZeRO-3 gathers weights for each micro-batch. It tries every tp, pp, dp, ZeRO stage and way of
+recomputing with your micro-batch, and columns 1 to 5 are the five cheapest that differ in tp, pp or dp. Treat layouts
+that differ by less than 5% as equal: most ratios of two published steps are farther than that from the ratio on paper.
 
 Try this, from the layout at the start:
 
 - Set pp to 8. The states fall from 36.3 to 19.2 GB, and the activations stay at 27.2 GB: each stage has half as many
   layers, and the first keeps twice as many micro-batches.
 - Set ZeRO to 1. The optimizer state falls from 27.2 to 3.4 GB, and the least time stays.
-- Set pp to 1. The states alone are more than 80 GB. With ZeRO-1 the layout fits.
+- Set pp to 1. The states alone are more than 80 GB. With ZeRO-1 the layout is 66.6 GB, and perhaps
+  fits.
 - Set recompute to full. The activations fall to 1.7 GB, and the least time grows by 24%.
-- Set the global batch to 16 and pp to 1. Now 32 replicas cannot share 16 sequences, so the layout is not legal.
+- Set the sequences per step to 16 and pp to 1. Now 32 replicas cannot share 16 sequences, so the layout is not legal.
 
 [Week 10](../weeks/week10_combining_them.ipynb) combines the dimensions, and [week 14](../weeks/week14_capstone.ipynb)
 plans a run of Llama 3 405B. Its published steps on 8,192 and 16,384 H100 took 2.3 and 2.5 times the least time that
@@ -47,12 +49,13 @@ from typing import NamedTuple
 
 from calculators import charts
 from calculators.calculator import Answer, Question
+from calculators.what_fits import said_of
 from worldsize import hardware, planning
 from worldsize.models import shapes
-from worldsize.planning import Plan, PricedPlan, bounds, memory_estimate, serial
+from worldsize.planning import Plan, PricedPlan, bounds, serial
 from worldsize.planning.layout import RECOMPUTES, ZERO_STAGES
 from worldsize.planning.legality import why_not
-from worldsize.planning.memory_estimate import MemoryEstimate, held
+from worldsize.planning.memory_estimate import GREATEST_PEAK, LEAST_PEAK, NUM_PEAKS, MemoryEstimate, held
 from worldsize.planning.plans import ACTIVATIONS, STATES
 from worldsize.published import BOUND, find_range
 from worldsize.units import format_bytes, format_count, format_time_s, format_times_s
@@ -132,7 +135,7 @@ def answer(
     columns = [_Column("yours", mine, held(mine))] if mine else []
     columns += [_Column(f"{place}", one, held(one)) for place, one in enumerate(others, start=1)]
     capacity = columns[0].plan.cluster.gpu.memory_bytes
-    cheapest = "The table has the cheapest that are legal and fit"
+    cheapest = "The table has the cheapest that are legal and whose estimate fits"
     return Answer(
         _verdict(mine, nothing) if mine else f"This layout is not legal: {problem}. {cheapest}.",
         columns[0].parts.total_bytes / 1e9 if mine else math.nan,
@@ -231,10 +234,13 @@ def _verdict(plan: Plan, nothing: str) -> str:
     parts, capacity = held(plan), plan.cluster.gpu.memory_bytes
     needed = format_bytes(parts.total_bytes)
     what = f"{plan.model.name} with {_sizes(plan)} needs {needed}, and a GPU has {format_bytes(capacity)}"
-    if parts.total_bytes > capacity:
+    said = said_of(parts.total_bytes, capacity)
+    if said == "no":
         reason = STATES if parts.states_bytes > capacity else ACTIVATIONS
         return f"{what}. It does not fit: {reason}." + (f" {nothing[:1].upper()}{nothing[1:]}." if nothing else "")
-    margin = memory_estimate.margin(parts.total_bytes, capacity)
+    peaks = f"{NUM_PEAKS} measured peaks were {LEAST_PEAK} to {GREATEST_PEAK} times theirs"
+    share = f"{parts.total_bytes / capacity:.0%} of a GPU's memory by the estimate"
+    fits = "fits" if said == "yes" else f"{said} fits: {share}, and {peaks}"
     least = bounds.least(plan)
     found = find_range(BOUND, plan.family, plan.cluster.gpu.architecture, plan.cluster.world_size)
     around = published_s(plan)
@@ -245,10 +251,7 @@ def _verdict(plan: Plan, nothing: str) -> str:
         else f"nothing of its kind was compared, but {bounds.NUM_PUBLISHED} published runs took at least "
         f"{bounds.LEAST_PUBLISHED:.2f} times their least, half of them over {bounds.MEDIAN_PUBLISHED} times"
     )
-    return (
-        f"{what}. It {margin or 'fits'}. A step takes at least {format_time_s(least.seconds)}, for {least.work}; "
-        f"{published}."
-    )
+    return f"{what}. It {fits}. A step takes at least {format_time_s(least.seconds)}, for {least.work}; {published}."
 
 
 def _rows(columns: Sequence[_Column]) -> list[list[str]]:
@@ -268,13 +271,25 @@ def _rows(columns: Sequence[_Column]) -> list[list[str]]:
         *sizes,
         *memory,
         ["total", *(format_bytes(column.parts.total_bytes) for column in columns)],
+        ["of the GPU's memory", *(_fits(column) for column in columns)],
         ["least time of a step", *map(format_time_s, leasts)],
         ["step of published programs", *(format_times_s(*ends) if ends else "not known" for ends in arounds)],
         ["step without any overlap", *(format_time_s(serial.step_s(plan)) for plan in plans)],
         ["tokens/s, at most", *(_tokens_per_s(plan, s) for plan, s in zip(plans, leasts, strict=True))],
-        ["MFU at the least time", *(f"{_mfu(plan, s):.0%}" for plan, s in zip(plans, leasts, strict=True))],
-        ["MFU of such a step", *(_published_mfu(plan, ends) for plan, ends in zip(plans, arounds, strict=True))],
+        ["of the least time, the products take", *(_share(plan, s) for plan, s in zip(plans, leasts, strict=True))],
+        ["MFU of published programs", *(_published_mfu(plan, ends) for plan, ends in zip(plans, arounds, strict=True))],
     ]
+
+
+def _fits(column: _Column) -> str:
+    total, capacity = column.parts.total_bytes, column.plan.cluster.gpu.memory_bytes
+    return f"{total / capacity:.0%}, {said_of(total, capacity)}"
+
+
+def _share(plan: Plan, least_s: float) -> str:
+    """The fraction of the least time in which the GPU computes at its peak."""
+    (products,) = (bound for bound in bounds.bounds(plan) if bound.resource == "compute")
+    return f"{products.seconds / least_s:.0%}"
 
 
 def _published_mfu(plan: Plan, ends: tuple[float, float] | None) -> str:

@@ -32,8 +32,8 @@ for TinyLlama, 4,096 for Llama 2 and 8,192 for Llama 3.
   bucket is best there, because its formula assumes one ring of all ranks. NCCL's trees have less latency: here 25 MiB
   leaves 1 ms exposed, and a single bucket 12 ms.
 - Set Llama 3 8B with 1 sequence on each of 64 H100, the case of [week 5](../weeks/week05_say_less.ipynb): 1% of the
-  step is exposed, nearly all of it the last bucket. On A100 with one Ethernet card a node it is more than half, and
-  compression would pay.
+  step is exposed, nearly all of it the last bucket. Week 5 exposes nothing there, because it counts no buckets. On A100
+  with one Ethernet card a node it is more than half, and compression would pay.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ QUESTION = Question(
     "so it is done after 2.1 + 40.5 ms, 3.7 ms after backward.",
 )
 LABELS = {
+    "cluster": "nodes of 8 GPUs",
     "num_gpus": "GPUs",
     "bucket_cap_mb": "bucket size, MiB",
     "num_sequences": "sequences per GPU",

@@ -60,8 +60,8 @@ LABELS = {"gpu": "GPU", "m": "m, rows (1 in a decode)", "n": "n, columns", "k": 
 RANGES = {
     "operation": {
         "matmul of m x k by k x n": MATMUL,
-        "decode of one token: the same with m = 1": DECODE,
-        "elementwise: add two matrices of m x n": ADDITION,
+        "decode: the same with m = 1": DECODE,
+        "add two matrices of m x n": ADDITION,
     },
     "gpu": {name: name for name in GPUS},
     "dtype": list(ITEM_BYTES),

@@ -6,8 +6,8 @@ stage 2 the gradients too, stage 3 the weights too. Stages 2 and 3 also hold one
 two layers' whole weights: the one in use and the next. Activations come on top: they grow with the tokens of a
 micro-batch, and recomputation trades them for time: "full" keeps only the input of each layer, and "selective"
 recomputes norms and activation functions, and for GPT the attention scores. The numbers are estimates of
-[`worldsize.planning`](../docs/plan.md). Four measured peaks were 1.09 to 1.73 times theirs: over 92% of a GPU's memory
-will hardly fit, and over 58% perhaps.
+[`worldsize.planning`](../docs/plan.md). Four measured peaks were 1.09 to 1.73 times theirs. So up to 58% of a GPU's
+memory fits, up to 92% perhaps, and more hardly.
 
 [Week 7](../weeks/week07_zero_and_fsdp.ipynb) writes these stages, and [week
 6](../weeks/week06_precision_and_activations.ipynb) measures the activations.
@@ -15,12 +15,14 @@ will hardly fit, and over 58% perhaps.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from calculators import charts
 from calculators.calculator import Answer, Question
 from worldsize import hardware
 from worldsize.models import shapes
 from worldsize.planning.layout import RECOMPUTES, ZERO_STAGES, Plan
-from worldsize.planning.memory_estimate import GREATEST_PEAK, LEAST_PEAK, MemoryEstimate, held
+from worldsize.planning.memory_estimate import MemoryEstimate, fits, held
 from worldsize.units import format_bytes
 
 GPUS = {"A100 80 GB": "a100-hdr", "H100 80 GB": "h100-ndr", "H200 141 GB": "h200-ndr", "B200 180 GB": "b200-ndr"}
@@ -64,17 +66,18 @@ def answer(
         raise ValueError(f"{shape.name} has {shape.num_kv_heads} key/value heads; {tp} ranks cannot share them evenly")
     memory = cluster.gpu.memory_bytes
     found = {stage: _held(shape, cluster, num_gpus, tp, micro_batch, length, recompute, stage) for stage in ZERO_STAGES}
-    fitting = [stage for stage, one in found.items() if one.total_bytes <= memory]
-    what = f"{shape.name} on {num_gpus:,} GPUs of {format_bytes(memory)}"
-    where = f"from ZeRO stage {fitting[0]} on" if fitting and fitting[0] else "without ZeRO"
-    is_sure = bool(fitting) and found[fitting[0]].total_bytes * GREATEST_PEAK <= memory
-    verdict = f"{'fits' if is_sure else 'may fit'} {where}, by the estimate" if fitting else "does not fit, ZeRO or not"
+    said = {stage: said_of(one.total_bytes, memory) for stage, one in found.items()}
     return Answer(
-        f"{what} {verdict}.",
+        f"{shape.name} on {num_gpus:,} GPUs of {format_bytes(memory)} {_verdict(said)}.",
         found[0].total_bytes / 1e9,
-        ("ZeRO", *PARTS, "total", "of the GPU's memory"),
+        ("ZeRO", "of the GPU's memory", "total", *PARTS),
         [
-            [_name(stage), *map(format_bytes, _parts(one)), format_bytes(one.total_bytes), _fits(one, memory)]
+            [
+                _name(stage),
+                f"{one.total_bytes / memory:.0%}, {said[stage]}",
+                format_bytes(one.total_bytes),
+                *map(format_bytes, _parts(one)),
+            ]
             for stage, one in found.items()
         ],
         charts.bars(
@@ -124,11 +127,22 @@ def _parts(one: MemoryEstimate) -> tuple[float, ...]:
     return one.weights_bytes, one.gradients_bytes, one.optimizer_bytes, one.activations_bytes
 
 
-def _fits(one: MemoryEstimate, memory: float) -> str:
-    """The share of the GPU's memory, and whether peaks beside such an estimate as those that were measured fit."""
-    least, greatest = (times * one.total_bytes <= memory for times in (LEAST_PEAK, GREATEST_PEAK))
-    said = "no" if one.total_bytes > memory else "yes" if greatest else "perhaps" if least else "hardly"
-    return f"{one.total_bytes / memory:.0%}, {said}"
+def said_of(total_bytes: float, memory_bytes: float) -> str:
+    """Whether an estimate fits, in the library's words, and "no" if it does not."""
+    return fits(total_bytes, memory_bytes) if total_bytes <= memory_bytes else "no"
+
+
+def _verdict(said: Mapping[int, str]) -> str:
+    """What fits from which stage of ZeRO on: a stage holds no more than the one before it."""
+    stages = {word: [stage for stage, one in said.items() if one == word] for word in ("yes", "perhaps", "hardly")}
+    parts = [f"{word} fits {' and '.join(map(_where, of))}" for word, of in stages.items() if of and word != "yes"]
+    if sure := stages["yes"]:
+        parts.insert(0, f"fits from ZeRO stage {sure[0]} on" if sure[0] else "fits without ZeRO")
+    return "; ".join(parts) or "does not fit, ZeRO or not"
+
+
+def _where(stage: int) -> str:
+    return f"with ZeRO stage {stage}" if stage else "without ZeRO"
 
 
 def _name(stage: int) -> str:

@@ -1,6 +1,8 @@
 """Calculators: a form with the first answer in the page, and beside it what computes the others in the browser.
 
 That is Pyodide, which is Python compiled for browsers, Vega, and a zip of the parts of the library that are needed.
+Pyodide brings its standard library as sources. The site has compiled modules of what the calculators load: a browser
+starts them with half the work.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,13 +21,14 @@ from calculators import calculator
 from docutils import nodes
 from jinja2 import Environment, FileSystemLoader
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 from extensions.npm import ROOT, package
 
 PYODIDE = "314.0.7"
 _SHA256 = "66b7949e5a0cba2250b586d7e368bf12fb482800748d182c4618254b685ffaa0"  # of npm's package
-_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json")
 _WIDTH = 640  # of a picture until the page's program draws it as wide as the page
 _ENVIRONMENT = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
 # lists the files that the calculators import where nothing but the standard library is installed
@@ -76,6 +80,7 @@ def form(name: str) -> str:
         name=name,
         title=calculator.title(name),
         question=page.QUESTION,
+        reveal=calculator.reveal(name) if page.QUESTION else "",
         files=getattr(page, "FILES", ""),
         controls=controls,
         answer=first["html"],
@@ -98,10 +103,16 @@ def _bring(app: Sphinx, error: Exception | None) -> None:
     for name in _FILES:
         shutil.copyfile(pyodide() / name, into / name)
     (into / "vega.js").write_text(vl_convert.javascript_bundle("globalThis.vegaEmbed = vegaEmbed;"), encoding="utf-8")
-    with zipfile.ZipFile(into / "worldsize.zip", "w", zipfile.ZIP_DEFLATED) as bundle:
-        for path in needed():
-            top = ROOT / "website" if path.is_relative_to(ROOT / "website") else ROOT
-            bundle.writestr(zipfile.ZipInfo(path.relative_to(top).as_posix()), path.read_bytes())
+    with tempfile.TemporaryDirectory() as fresh:
+        sources = Path(fresh) / "worldsize.zip"
+        with zipfile.ZipFile(sources, "w") as bundle:
+            for path in needed():
+                top = ROOT / "website" if path.is_relative_to(ROOT / "website") else ROOT
+                bundle.writestr(zipfile.ZipInfo(path.relative_to(top).as_posix()), path.read_bytes())
+        command = ["node", Path(__file__).with_name("compile_modules.mjs"), pyodide(), sources, into]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:  # without node's echo of a line of Pyodide, which is megabytes
+            raise ExtensionError(f"node did not compile the calculators' modules: {done.stderr[-2000:].strip()}")
 
 
 def pyodide() -> Path:

@@ -2,6 +2,7 @@
 (() => {
   "use strict";
 
+  const MEGABYTES = 15; // that the worker loads; a test adds them up
   if (!location.protocol.startsWith("http")) return; // a browser loads no program for a page that is a file
   const worker = new Worker(new URL("calculator_worker.js", document.currentScript.src), { type: "module" });
   const drawing = import(new URL("calculators/vega.js", document.currentScript.src));
@@ -14,7 +15,9 @@
       waiting.set(++last, { resolve, reject });
       worker.postMessage({ id: last, call, name, given });
     });
-  worker.onmessage = ({ data: { id, result, problem } }) => {
+  const loading = new EventTarget();
+  worker.onmessage = ({ data: { loaded, id, result, problem } }) => {
+    if (loaded !== undefined) return void loading.dispatchEvent(new CustomEvent("progress", { detail: loaded }));
     const { resolve, reject } = waiting.get(id);
     waiting.delete(id);
     problem ? reject(new Error(problem)) : resolve(result);
@@ -44,13 +47,12 @@
     const [answer, picture, state] = [".answer", ".picture", ".state"].map((one) => section.querySelector(one));
     const fields = [...controls.querySelectorAll("input[type=range], select")];
     const chosen = controls.querySelector("input[type=file]");
-    let chart = null;
+    let chart = null; // until Python has answered, the page has a picture of its own
     let asked = 0;
 
     const draw = async () => {
       await drawing;
       if (chart) await window.vegaEmbed(picture, chart, { actions: false, renderer: "svg", config: theme() });
-      else picture.replaceChildren();
     };
     const show = async (result) => {
       const { html, chart: found, problem } = JSON.parse(result);
@@ -59,6 +61,7 @@
       if (problem) return;
       answer.innerHTML = html; // made by calculators/calculator.py, which escapes what it is given
       chart = Object.keys(found).length ? found : null;
+      if (!chart) picture.replaceChildren();
       await draw();
     };
     const compute = async () => {
@@ -95,21 +98,28 @@
       };
       guess.addEventListener("submit", async (event) => {
         event.preventDefault();
-        verdict.textContent = state.textContent; // empty once Python has started
-        verdict.textContent = await ask("judge", name, guess.querySelector("input").value);
         reveal();
+        if (!section.dataset.ready) verdict.textContent = guess.dataset.answer; // Python judges the guess once it has started
+        verdict.textContent = await ask("judge", name, guess.querySelector("input").value);
       });
       guess.querySelector(".skip").addEventListener("click", reveal);
     }
     new MutationObserver(draw).observe(document.body, { attributeFilter: ["data-jp-theme-light"] });
-    state.textContent = "Python is starting in your browser …";
+    const coming = new AbortController();
+    const say = (megabytes) => (state.textContent = `Python is starting in your browser: ${megabytes} of about ${MEGABYTES} MB loaded …`);
+    loading.addEventListener("progress", ({ detail }) => say(Math.round(detail / 1e6)), { signal: coming.signal });
+    say(0);
     started.then(
       async () => {
+        coming.abort();
         state.textContent = "";
         section.dataset.ready = "yes";
         if (!chosen) await compute();
       },
-      (error) => (state.textContent = `Python did not start in this browser: ${error.message}`),
+      (error) => {
+        coming.abort();
+        state.textContent = `Python did not start in this browser: ${error.message}`;
+      },
     );
   };
 

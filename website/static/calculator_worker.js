@@ -3,6 +3,13 @@ import { loadPyodide } from "./calculators/pyodide.mjs";
 
 const files = new URL("calculators/", import.meta.url); // what extensions/calculators.py has put there
 
+// Says how many bytes have come, after each file.
+let loaded = 0;
+new PerformanceObserver((list) => {
+  list.getEntries().forEach((file) => (loaded += file.decodedBodySize));
+  postMessage({ loaded });
+}).observe({ type: "resource", buffered: true });
+
 const started = (async () => {
   const [python, bundle] = await Promise.all([
     loadPyodide({ indexURL: files.href }),
