@@ -101,7 +101,7 @@ def test_the_guess_that_week_1_teaches_is_right():
 
 def test_a_number_and_its_unit_stay_on_one_line():
     html = at("what_fits")["html"]
-    assert "138\N{NO-BREAK SPACE}GB" in html
+    assert "138\N{NO-BREAK SPACE}GB" in html and "stage\N{NO-BREAK SPACE}1" in html
     assert "8,\N{NO-BREAK SPACE}4,\N{NO-BREAK SPACE}8" in at("layouts")["html"]
 
 

@@ -56,8 +56,8 @@ class Answer:
 
 
 def _unbroken(cell: str) -> str:
-    """The text of a cell, with numbers on one line with their units and with the numbers of a list."""
-    return re.sub(r"(?<=\d) |(?<=\d,) (?=\d)", "\N{NO-BREAK SPACE}", cell)
+    """The text of a cell, with numbers on one line with their units or names and with the numbers of a list."""
+    return re.sub(r"(?<=\d) |(?<=\d,) (?=\d)|(?<=^stage) (?=\d)", "\N{NO-BREAK SPACE}", cell)
 
 
 def module_of(name: str) -> ModuleType:

@@ -13,7 +13,7 @@ KINDS = {"forward": SKY, "backward": GREEN, "communication": VERMILLION}
 _PARTS = [colour for colour, _ in PART_STYLES]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 # as many names beside each other as have room
-_LEGEND = {"orient": "top", "columns": {"expr": "max(1, floor(width / 125))"}}
+_LEGEND = {"orient": "top", "columns": {"expr": "max(1, floor(width / 120))"}}
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 
 

@@ -33,8 +33,8 @@ GPUS = {gpu.name: gpu for gpu in (catalogue.A100, catalogue.H100, catalogue.H200
 QUESTION = Question(
     "Llama 3 70B reads 15 trillion tokens on 1,024 H100, at an MFU of 40% by 6ND. For how many days?",
     "days",
-    "6 · 70.6 billion · 15 trillion are 6.4e24 FLOPs, and the GPUs do 4.1e17 in a second. If the MFU counts attention "
-    "too, it is 206 days: 7.2e24 FLOPs.",
+    "6ND is 6 · 70.6 billion · 15 trillion, 6.4e24 FLOPs, and the GPUs do 4.1e17 in a second. If the MFU counts "
+    "attention too, it is 206 days: 7.2e24 FLOPs.",
 )
 LABELS = {
     "gpu": "GPU",
@@ -70,13 +70,12 @@ def answer(
     gpu_hours = [each / (peak * mfu_percent / 100) / HOUR for each in flops]
     times_s = [hours / num_gpus * HOUR for hours in gpu_hours]
     counts = [2**power for power in range(3, 15)]
-    names = ("6ND, as in week 1", "with attention, as in PaLM")
     return Answer(
         f"{shape.name} takes {format_time_s(times_s[0])} for {format_count(num_tokens)} tokens on {num_gpus:,} "
         f"{one.name} if {mfu_percent}% is an MFU by 6ND, as in week 1, and {format_time_s(times_s[1])} if it counts "
         f"attention too, over sequences of {length:,} tokens.",
         times_s[0] / DAY,
-        ("what", *names),
+        ("what", "6ND, as in week 1", "with attention, as in PaLM"),
         [
             ["FLOPs of the run", *(f"{each:.2e}" for each in flops)],
             ["peak of a GPU, bfloat16", *[f"{peak / 1e12:,.0f} TFLOP/s"] * 2],
@@ -90,7 +89,7 @@ def answer(
         charts.lines(
             {
                 name: [(count, hours * HOUR / count / DAY) for count in counts]
-                for name, hours in zip(names, gpu_hours, strict=True)
+                for name, hours in zip(("6ND", "with attention"), gpu_hours, strict=True)
             },
             "GPUs",
             f"days at an MFU of {mfu_percent}%",
