@@ -35,6 +35,7 @@ def started_at(folder: Path, then) -> tuple[int, int]:
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as torchrun:
+        assert torchrun.stdout
         first = next(int(line.split()[-1]) for line in torchrun.stdout if line.startswith("training from step"))
         then([child.pid for child in psutil.Process(torchrun.pid).children() if "stops.py" in child.cmdline()])
         torchrun.stdout.read()
