@@ -491,7 +491,9 @@ def test_a_lesson_links_to_its_slides(small, visit):
 @pytest.mark.browser
 def test_a_picture_grows_under_a_click_where_it_was_shrunk(small, visit):
     page, _, _ = visit(small / "weeks/week01_small.html", width=390)
-    picture = page.locator("article img.can-grow").first
+    picture = page.locator("article img:visible").first
+    picture.scroll_into_view_if_needed()  # before that the browser does not load it
+    expect(picture).to_contain_class("can-grow")
     shrunk = picture.bounding_box()["width"]
     picture.click()
     assert picture.bounding_box()["width"] > 2 * shrunk and page.evaluate(OVERFLOWING) <= 0
