@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
 
 import psutil
 import pytest
@@ -36,7 +37,17 @@ def started_at(folder: Path, then) -> tuple[int, int]:
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as torchrun:
         assert torchrun.stdout
+        watch = Timer(120, end, [torchrun.pid])  # a rank that waits for ever would keep the pipe open
+        watch.start()
         first = next(int(line.split()[-1]) for line in torchrun.stdout if line.startswith("training from step"))
         then([child.pid for child in psutil.Process(torchrun.pid).children() if "stops.py" in child.cmdline()])
         torchrun.stdout.read()
+        watch.cancel()
     return first, torchrun.returncode
+
+
+def end(pid: int) -> None:
+    """Kill a process and all that it started."""
+    torchrun = psutil.Process(pid)
+    for process in [*torchrun.children(recursive=True), torchrun]:
+        process.kill()
