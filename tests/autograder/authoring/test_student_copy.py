@@ -20,6 +20,7 @@ from traitlets.config import Config
 from autograder.authoring.student_copy import committed_at, linked_within, self_checks, student_files
 from autograder.files import packed
 from worldsize import quiz
+from worldsize.course import optional
 from worldsize.update import contents
 
 MAY_HOLD = (
@@ -233,8 +234,8 @@ def test_the_extras_that_lessons_name_can_be_installed_and_no_instructors(files)
     """pip only warns of an extra that is not there, and installs nothing."""
     extras = tomllib.loads(files["pyproject.toml"].decode())["project"]["optional-dependencies"]
     named = {"week13"}  # which docs/schedulers.md names
-    for path in (ROOT / "weeks").glob("*.py"):
-        named |= {*re.findall(r"""(?:worldsize\[|\bextra\(["'])(\w+)""", path.read_text())}
+    for package in optional.PACKAGES.values():
+        named |= {*re.findall(r"worldsize\[(\w+)", package.command)}
     assert named <= extras.keys() and len(named) > 4
     assert not {"instructor", "site", "dev", "hub", "lti"} & extras.keys()
     assert not [line for lines in extras.values() for line in lines if line.startswith("worldsize")]
