@@ -1540,8 +1540,9 @@ draw.table(table, title="Faults that all ranks share, measured here")
 # The audit finds neither of them. The comparison with the same program on one rank finds nothing
 # either, because that run has the same fault. An independent program finds both, and the kind of
 # tensor that differs first says where to look. In the first row a *weight* differs while all
-# gradients before it were equal, so the fault is in the optimizer; in the second a *gradient*
-# differs at equal weights, so it is in the data or the loss.
+# gradients before it were equal, so the fault is in the optimizer. In the second a *gradient*
+# differs while the weights and the outputs of all modules are equal, so the fault is in the
+# targets, the loss or the backward pass.
 #
 # ### When it breaks: BLOOM's layer norms drifted apart
 #

@@ -1,16 +1,18 @@
-"""`compare`: two programs, or one at two world sizes, compared step by step."""
+"""`compare`: two programs, or one at two world sizes, compared step by step: weights, outputs, gradients."""
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 from worldsize.audit import notes, sketches
-from worldsize.audit.notes import FOLDER, PERTURBED, RankNotes
+from worldsize.audit.notes import COMPARED, FOLDER, PERTURBED, RankNotes
 from worldsize.audit.rules.evidence import Evidence, listed
 from worldsize.audit.sketches import Sketch
 from worldsize.hardware import Cluster
@@ -18,14 +20,21 @@ from worldsize.launch.launcher.spec import Spec
 from worldsize.launch.runner import launch
 
 _LEAST = 32 * 2.0**-23  # relative differences of float32 that are rounding in any case
+_REPLICAS = 1e-5  # relative difference of two ranks' rows that are the same rows
 _MARGIN = 10  # times what a change in the last bits of the first weights becomes
+_RARE_MARGIN = 100  # the same after a step, for few tensors: an optimizer may enlarge the rounding of single elements
+_LEAST_FACTOR = 0.01  # by which a tensor is called a multiple of another
 _CLASS = re.compile(r"^[A-Z]\w*(\[\d+\])?\.")
 _PART = re.compile(r" \((?:shard|partial) .*\)$")
+_WRAPPERS = re.compile(r"(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)(\.|$)")  # around modules
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first tensor that differs: a "weight" before a step, or a "gradient" that the optimizer gets at it.
+    """The first tensor that differs, in the order in which a step makes them.
+
+    `kind` is "weight", before a step; "input", which the whole model gets; "output", which module `name` returns; or
+    "gradient", which the optimizer gets. Of inputs and outputs the sums over all rows are compared.
 
     `relative` is the norm of the difference over that of the larger tensor; `factor` is c if the second is c times the
     first, otherwise None.
@@ -64,8 +73,9 @@ class ComparedRuns:
             same = f"Equal to within rounding in {steps}" if self.num_steps else "Nothing to compare: no optimizer step"
             return f"{same} ({where}){left_out}"
         one = self.first
-        times = f", {one.factor:.4g} times the first" if one.factor is not None else f", off by {one.relative:.2g}"
-        which = f"the {one.kind} of {one.name}{times}"
+        is_multiple = one.factor is not None and abs(one.factor - 1) > _LEAST_FACTOR
+        times = f", {one.factor:.4g} times the first" if is_multiple else f", off by {one.relative:.2g}"
+        which = f"the {one.kind} of {one.name or 'the model'}{times}"
         return f"Different from step {one.step} on ({where}): {which}.\n{one.meaning}{left_out}"
 
     def _repr_html_(self) -> str:
@@ -81,12 +91,13 @@ def compare(
     cluster: Cluster | str | None = None,
     timeout_s: float = 60,
 ) -> ComparedRuns:
-    """Compare the weights and gradients of two programs, or of one program on two numbers of ranks, at each step.
+    """Compare two programs, or one program on two numbers of ranks, at each step: weights, outputs, gradients.
 
     Both must take the same global batch and name their weights alike; names that DDP and FSDP2 add do not count, and
-    shards of DTensors are compared as a whole. A difference counts if it is more than ten times what becomes of a
-    change in the last bits of the reference's first weights, which a third run shows, and more than 32 units in the
-    last place of float32.
+    shards of DTensors are compared as a whole. The rows of inputs and outputs may lie on any rank, in any order, and in
+    any number of micro-batches; an output of which a rank has only some columns is not compared. A difference counts if
+    it is more than ten times what becomes of a change in the last bits of the reference's first weights, which a third
+    run shows, and more than 32 units in the last place of float32.
 
     Raises:
         ValueError: `world_sizes` are not two numbers, or as for `worldsize.run`.
@@ -99,7 +110,7 @@ def compare(
 
     def record(program: Callable[[], Any], world_size: int, **env: str) -> _Run:
         with tempfile.TemporaryDirectory(prefix="worldsize-compare-") as folder:
-            env = {FOLDER: folder, **env}
+            env = {FOLDER: folder, COMPARED: "1", **env}
             launch(Spec(program, world_size=world_size, env=env, echo=False, cluster=cluster, timeout_s=timeout_s))
             return _Run(notes.read(folder))
 
@@ -109,64 +120,140 @@ def compare(
     return _compared(one, other, perturbed, (world_sizes[0], world_sizes[1]))
 
 
+@dataclass(frozen=True)
+class _Moment:
+    """All tensors of one kind in one step, whole; of inputs and outputs also their rows, columns and parameters."""
+
+    step: int
+    kind: str
+    of: Mapping[str, Sketch]
+    shapes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+
+
 class _Run:
-    """The weights and gradients of a run, whole, by kind and step."""
+    """What a run did, moment by moment."""
 
     def __init__(self, ranks: Sequence[RankNotes]) -> None:
         self.left_out: set[str] = set()
-        self.steps: list[tuple[int, str, dict[str, Sketch]]] = []
+        self.moments: list[_Moment] = []
         evidence, count = Evidence(ranks), 0
-        for moment in evidence.steps:
-            notes = list(moment.values())
+        passed = {(note.step, note.rank): note["of"] for note in evidence.all("passed")}
+        for of_ranks in evidence.steps:
+            notes = list(of_ranks.values())
             count = notes[0]["count"]
-            for kind, field in (("weight", "weights"), ("gradient", "gradients")):
-                self.steps.append((count, kind, self._whole([note[field] for note in notes])))
+            rows = [passed.pop((note.step, note.rank), []) for note in notes]
+            self.moments += [
+                _Moment(count, "weight", self._whole([note["weights"] for note in notes])),
+                _passed(count, "input", rows),
+                _passed(count, "output", rows),
+                _Moment(count, "gradient", self._whole([note["gradients"] for note in notes])),
+            ]
         if count:
             ends = [note["of"] for note in evidence.all("weights at the end")]
-            self.steps.append((count + 1, "weight", self._whole(ends)))
+            self.moments.append(_Moment(count + 1, "weight", self._whole(ends)))
 
     def _whole(self, of_ranks: Sequence[Mapping[str, Sketch]]) -> dict[str, Sketch]:
         """Put the shards together; leave out what plain tensors of one name differ in between ranks."""
         parts: dict[str, dict[str, Sketch]] = {}
         for named in of_ranks:
             for name, one in named.items():
-                whole = _CLASS.sub(lambda match: match[1] or "", _PART.sub("", name))
+                whole = _plain(_PART.sub("", name))
                 known = parts.setdefault(whole, {}).setdefault(name, one)
                 if sketches.difference(known, one) > 1e-3:
                     self.left_out.add(whole)
         return {name: sketches.total(list(of.values())) for name, of in parts.items() if name not in self.left_out}
 
 
+def _passed(step: int, kind: str, of_ranks: Sequence[Sequence[Sequence[Any]]]) -> _Moment:
+    """Add up the rows of all ranks, those of replicas once; leave out a name that is not one module on all ranks."""
+    parts: defaultdict[str, list[tuple[int, int, int, Sketch]]] = defaultdict(list)
+    for passed in of_ranks:
+        for what, name, num_parameters, columns, num_rows, sketch in passed:
+            known = parts[_plain(name)]
+            if what == kind and not any(
+                num_rows == rows and sketches.difference(sketch, of) < _REPLICAS for rows, *_, of in known
+            ):
+                known.append((num_rows, columns, num_parameters, sketch))
+    of, shapes = {}, {}
+    for name, known in parts.items():
+        if len({(columns, num_parameters) for _, columns, num_parameters, _ in known}) == 1:
+            num_rows = sum(rows for rows, *_ in known)
+            norm, *sums = sketches.total([one for *_, one in known])
+            of[name] = [norm, *(one / math.sqrt(num_rows) for one in sums)]  # on the scale of the norm
+            shapes[name] = num_rows, *known[0][1:3]
+    return _Moment(step, kind, of, shapes)
+
+
+def _plain(name: str) -> str:
+    """A name without what stands for its outermost module, and without wrappers."""
+    return _WRAPPERS.sub("", _CLASS.sub(lambda match: match[1] or "", name)).rstrip(".")
+
+
 def _compared(one: _Run, other: _Run, perturbed: _Run, world_sizes: tuple[int, int]) -> ComparedRuns:
     left_out = one.left_out | other.left_out
-    num_steps = 0
-    for (step, kind, mine), (_, _, theirs), (_, _, rounded) in zip(
-        one.steps, other.steps, perturbed.steps, strict=False
-    ):
-        left_out |= mine.keys() ^ theirs.keys()
-        common = [name for name in mine if name in theirs and name not in left_out]
-        noise = max((sketches.difference(mine[name], rounded[name]) for name in common if name in rounded), default=0.0)
-        least = max(_MARGIN * noise, _LEAST)
-        order = reversed(common) if kind == "gradient" else common  # as the backward pass goes
-        for name in order:
-            relative = sketches.difference(mine[name], theirs[name])
-            if relative > least:
-                factor = sketches.factor(theirs[name], mine[name])
-                meaning = _meaning(kind, step, factor, world_sizes)
-                first = Difference(step, kind, name, relative, factor, meaning)
-                return ComparedRuns(first, num_steps, world_sizes, sorted(left_out))
-        num_steps += kind == "gradient" and bool(common)
+    num_steps, before = 0, None
+    for mine, theirs, rounded in zip(one.moments, other.moments, perturbed.moments, strict=False):
+        if not mine.shapes:
+            left_out |= mine.of.keys() ^ theirs.of.keys()
+        first = _other_batch(mine, theirs)
+        names = [
+            name
+            for name in mine.of
+            if name in theirs.of and name not in left_out and mine.shapes.get(name) == theirs.shapes.get(name)
+        ]
+        if not first and (name := _first_name(mine, theirs, rounded, names)) is not None:
+            if mine.kind == "output":
+                before = names[names.index(name) - 1] if name != names[0] else None
+            factor = sketches.factor(theirs.of[name], mine.of[name])
+            meaning = _meaning(mine.kind, mine.step, factor, world_sizes, before)
+            relative = sketches.difference(mine.of[name], theirs.of[name])
+            first = Difference(mine.step, mine.kind, name, relative, factor, meaning)
+        if first:
+            return ComparedRuns(first, num_steps, world_sizes, sorted(left_out))
+        if mine.kind == "output":
+            before = names[-1] if names else None
+        num_steps += mine.kind == "gradient" and bool(names)
     return ComparedRuns(None, num_steps, world_sizes, sorted(left_out))
 
 
-def _meaning(kind: str, step: int, factor: float | None, world_sizes: tuple[int, int]) -> str:
+def _other_batch(mine: _Moment, theirs: _Moment) -> Difference | None:
+    """The difference between inputs that have the same columns and not as many rows."""
+    for name in mine.shapes.keys() & theirs.shapes.keys() if mine.kind == "input" else ():
+        (rows, *shape), (their_rows, *their_shape) = mine.shapes[name], theirs.shapes[name]
+        if rows != their_rows and shape == their_shape:
+            meaning = f"The first run trains on {rows} rows in this step, the other on {their_rows}."
+            return Difference(mine.step, mine.kind, name, abs(1 - their_rows / rows), None, meaning)
+    return None
+
+
+def _first_name(mine: _Moment, theirs: _Moment, rounded: _Moment, names: Sequence[str]) -> str | None:
+    """The name of the first tensor that differs by more than rounding, as the passes go; None if none does."""
+    known = [name for name in names if name in rounded.of]
+    noise = max((sketches.difference(mine.of[name], rounded.of[name]) for name in known), default=0.0)
+    relative = {name: sketches.difference(mine.of[name], theirs.of[name]) for name in names}
+    least = max(_MARGIN * noise, _LEAST)
+    differing = [name for name in names if relative[name] > least]
+    if mine.step > 1 and len(differing) <= len(names) / 2:
+        differing = [name for name in differing if relative[name] > least * _RARE_MARGIN / _MARGIN]
+    return differing[-1 if mine.kind == "gradient" else 0] if differing else None
+
+
+def _meaning(kind: str, step: int, factor: float | None, world_sizes: tuple[int, int], before: str | None) -> str:
+    """What a first difference means; `before` is the module that returns its output before, if outputs are known."""
     more = world_sizes[1] / world_sizes[0]
     if kind == "weight" and step == 1:
         return "They start from different weights: use one seed before the model is made, or broadcast rank 0's."
     if kind == "weight":
         return "All gradients were the same, and the step is not: compare the optimizers, their settings and state."
+    if kind == "input":
+        return "The weights are the same, and the batches are not: look at the data, its order and how ranks share it."
+    if kind == "output":
+        since = f", and at what is computed after {before}" if before else ""
+        return f"Every output before it is the same: look at this module, its mode and its buffers{since}."
     if factor is not None and more > 1 and abs(factor / more - 1) < 0.01:
         return f"Summed over {more:g} ranks and not averaged."
     if factor is not None and more > 1 and abs(factor * more - 1) < 0.01:
         return f"Divided by {more:g} once too often, or averaged where it should be summed."
+    if before is not None:
+        return "The outputs are the same, and the gradient is not: look at the targets, the loss and the backward pass."
     return "The weights are the same, and the gradient is not: look at the batch, the loss and this module's forward."

@@ -77,6 +77,12 @@ class Names:
             if (root := alive()) is not None:
                 yield from ((prefix + n, b) for n, b in root.named_buffers() if b.is_floating_point() and b.numel())
 
+    def modules(self) -> Iterator[tuple[str, str, nn.Module]]:
+        """Every module in those that were learnt, with the prefix of the outermost one's names and its name there."""
+        for prefix, alive in self._roots.values():
+            if (root := alive()) is not None:
+                yield from ((prefix, name, module) for name, module in root.named_modules())
+
     def find(self, tensor: Any) -> str:
         """What a tensor is to the program: "gradient of NAME", "weight NAME", or an empty text."""
         if not isinstance(tensor, torch.Tensor):

@@ -13,6 +13,7 @@ from typing import IO, Any
 from worldsize.source import Line, line_of
 
 FOLDER, EVERY = "WORLDSIZE_AUDIT", "WORLDSIZE_AUDIT_EVERY"  # environment variables of an audited rank
+COMPARED = "WORLDSIZE_AUDIT_COMPARED"  # the same, if its forward passes are noted for a comparison of two runs
 PERTURBED = "WORLDSIZE_AUDIT_PERTURBED"  # the same, if initial weights are changed in their last bits
 _MOST_NOTES = 100_000  # of a rank; those of the next kinds are kept in any case
 _LAST = ("ended", "failures", "weights at the end", "buffers at the end", "not waited for")

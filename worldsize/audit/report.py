@@ -67,9 +67,9 @@ def audit_of(folder: str | os.PathLike[str]) -> Audit:
     ranks = notes.read(folder)
     num_steps = max((note.step - 1 for one in ranks for note in one.of("ended")), default=0)
     failures = [text for one in ranks for note in one.of("failures") for text in note["texts"]]
-    findings, failed = rules.examine(ranks)
-    failed += [f"rank {one.rank} has left out notes: the run was too long" for one in ranks if _is_full(one)]
     evidence = Evidence(ranks)
+    findings, failed = rules.examine(evidence)
+    failed += [f"rank {one.rank} has left out notes: the run was too long" for one in ranks if _is_full(one)]
     weights, gradients = _differences(evidence.weights), _differences(evidence.gradients)
     gradients = {name: gradients[name] for name in sorted(gradients, key=[*weights, *gradients].index)}
     differences = {"weights": weights, "gradients": gradients}

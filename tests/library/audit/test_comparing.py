@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
 
 import worldsize as ws
 
@@ -26,11 +27,11 @@ def batch(step, rank, world_size, num_rows=12):
     return inputs[rank::world_size], targets[rank::world_size]
 
 
-def train(model, whole=False, optimizer=None, average=False, divisor=None, rows=12, num_steps=3):
+def train(model, whole=False, optimizer=None, average=False, divisor=None, rows=12, num_steps=3, batch_of=batch):
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
     rank, world_size = (0, 1) if whole else (dist.get_rank(), dist.get_world_size())
     for step in range(num_steps):
-        inputs, targets = batch(step, rank, world_size, rows)
+        inputs, targets = batch_of(step, rank, world_size, rows)
         optimizer.zero_grad()
         F.cross_entropy(model(inputs), targets).backward()
         if average:
@@ -94,6 +95,65 @@ def steps_too_far():
     train(model, optimizer=torch.optim.AdamW(model.parameters(), lr=0.02))
 
 
+class ByThrees(nn.Module):
+    """A layer that mixes the rows of a batch, as a statistic over a rank's part of it does."""
+
+    def forward(self, rows):
+        return rows - rows.mean(0)
+
+
+def mixes_rows():
+    model = network()
+    model.insert(1, ByThrees())
+    return model
+
+
+def plain_with_mixed_rows():
+    train(mixes_rows(), whole=True)
+
+
+def with_rows_mixed_by_rank():
+    train(DDP(mixes_rows()))
+
+
+def with_other_activation():
+    model = network()
+    model[1] = nn.GELU(approximate="tanh")
+    train(DDP(model))
+
+
+def with_other_batches():
+    def shifted(step, *args):
+        return batch(step + 1, *args)
+
+    train(DDP(network()), batch_of=shifted)
+
+
+def with_other_targets():
+    def shifted(*args):
+        inputs, targets = batch(*args)
+        return inputs, (targets + 1) % 3
+
+    train(DDP(network()), batch_of=shifted)
+
+
+def in_micro_batches():
+    """Each rank splits its rows in two, recomputes its activations, and evaluates in between."""
+    model, micro = network(), 2
+    ddp = DDP(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+    inner = model.forward
+    model.forward = lambda inputs: checkpoint(inner, inputs, use_reentrant=False)
+    for step in range(3):
+        inputs, targets = batch(step, dist.get_rank(), dist.get_world_size())
+        optimizer.zero_grad()
+        for rows, classes in zip(inputs.chunk(micro), targets.chunk(micro), strict=True):
+            (F.cross_entropy(ddp(rows), classes) / micro).backward()
+        optimizer.step()
+        with torch.no_grad():
+            ddp(inputs)
+
+
 def with_one_more():
     model = network()
     model.append(nn.Linear(3, 3))
@@ -101,7 +161,9 @@ def with_one_more():
 
 
 @pytest.mark.parametrize(
-    "candidate", [with_ddp, by_hand, with_fsdp, with_tensor_parallelism, in_another_order], ids=lambda one: one.__name__
+    "candidate",
+    [with_ddp, by_hand, with_fsdp, with_tensor_parallelism, in_another_order, in_micro_batches],
+    ids=lambda one: one.__name__,
 )
 def test_programs_that_compute_the_same_are_equal(candidate):
     comparison = ws.compare(plain, candidate, world_sizes=(1, 2))
@@ -115,23 +177,32 @@ def test_one_program_is_compared_on_several_numbers_of_ranks():
 
 
 @pytest.mark.parametrize(
-    ("candidate", "step", "kind", "factor", "meaning"),
+    ("candidate", "step", "which", "factor", "meaning"),
     [
-        (sums, 1, "gradient", 2, "Summed over 2 ranks and not averaged."),
-        (divides_twice, 1, "gradient", 0.5, "Divided by 2 once too often"),
-        (starts_elsewhere, 1, "weight", None, "They start from different weights"),
-        (drops_a_row, 1, "gradient", None, "look at the batch, the loss"),
-        (steps_too_far, 2, "weight", None, "compare the optimizers"),
+        (sums, 1, "gradient of 2.bias", 2, "Summed over 2 ranks and not averaged."),
+        (divides_twice, 1, "gradient of 2.bias", 0.5, "Divided by 2 once too often"),
+        (starts_elsewhere, 1, "weight of 0.weight", None, "They start from different weights"),
+        (drops_a_row, 1, "input of the model", None, "The first run trains on 12 rows in this step, the other on 10."),
+        (with_other_batches, 1, "input of the model", None, "look at the data, its order"),
+        (with_other_activation, 1, "output of 1", None, "its buffers, and at what is computed after 0."),
+        (with_other_targets, 1, "gradient of 2.weight", None, "look at the targets, the loss"),
+        (steps_too_far, 2, "weight of 0.weight", None, "compare the optimizers"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
-def test_the_first_difference_is_named(candidate, step, kind, factor, meaning):
+def test_the_first_difference_is_named(candidate, step, which, factor, meaning):
     comparison = ws.compare(plain, candidate, world_sizes=(1, 2))
     first = comparison.first
-    assert not comparison.is_equal and (first.step, first.kind) == (step, kind), comparison
+    assert not comparison.is_equal
+    assert f"Different from step {step} on (1 against 2 ranks): the {which}" in repr(comparison)
     assert first.factor == (None if factor is None else pytest.approx(factor, rel=1e-3))
     assert meaning in repr(comparison) and first.relative > 1e-4
-    assert first.name == ("2.bias" if kind == "gradient" else "0.weight")
+    assert first.step == step
+
+
+def test_a_layer_that_mixes_a_ranks_rows_is_named():
+    first = ws.compare(plain_with_mixed_rows, with_rows_mixed_by_rank, world_sizes=(1, 2)).first
+    assert (first.step, first.kind, first.name) == (1, "output", "1")
 
 
 def test_what_has_no_counterpart_is_named():

@@ -5,14 +5,13 @@ https://www.usenix.org/system/files/osdi25-jiang.pdf. docs/audit.md says which o
 """
 
 import contextlib
-import inspect
-import linecache
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from faulty_programs import audit_of, batch, first_finding, learn, network, sgd
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -20,28 +19,6 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import worldsize as ws
 
 pytestmark = pytest.mark.slow
-
-
-def network(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
-
-
-def batch(step, rows=8, rank=None):
-    rank = dist.get_rank() if rank is None else rank
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    return torch.randn(rows, 8, generator=generator), torch.randint(2, (rows,), generator=generator)
-
-
-def sgd(parameters, **options):
-    return torch.optim.SGD(parameters, **{"lr": 0.1, **options})
-
-
-def learn(model, optimizer, step, loss_of=F.cross_entropy):
-    inputs, targets = batch(step)
-    optimizer.zero_grad()
-    loss_of(model(inputs), targets).backward()
-    optimizer.step()
 
 
 class LossyLink:
@@ -499,22 +476,11 @@ UNSEEN = [
 ]
 
 
-def audit_of(program, folder):
-    args = [str(folder)] if inspect.signature(program).parameters else []
-    audit = ws.run(program, *args, world_size=2, audit=True, echo=False).audit
-    assert not audit.failures, audit.failures[0]
-    return audit
-
-
 @pytest.mark.parametrize(("program", "kind", "severity", "step"), SEEN, ids=[one[0].__name__ for one in SEEN])
 def test_an_error_is_named_first_and_within_a_step(program, kind, severity, step, tmp_path):
-    audit = audit_of(program, tmp_path)
-    assert audit.findings, "nothing found"
-    first = audit.findings[0]
-    assert (first.kind, first.severity.value) == (kind, severity), audit
-    assert 0 <= first.step - step <= 1
-    source = linecache.getline(first.line.filename, first.line.number).rstrip()
-    assert source.endswith("# FAULT"), audit
+    *found, in_step = first_finding(program, tmp_path)
+    assert found == [kind, severity]
+    assert 0 <= in_step - step <= 1
 
 
 @pytest.mark.parametrize("program", UNSEEN, ids=[one.__name__ for one in UNSEEN])

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from worldsize.audit.notes import EVERY, FOLDER, Notebook
+from worldsize.audit.notes import COMPARED, EVERY, FOLDER, Notebook
 
 
 def is_asked_for() -> bool:
@@ -23,6 +23,7 @@ def observing(listeners: list[object]) -> Iterator[None]:
     from worldsize.audit.observers.making import MakingObserver
     from worldsize.audit.observers.modes import ModesObserver
     from worldsize.audit.observers.operators import OperatorsObserver
+    from worldsize.audit.observers.passing import PassingObserver
     from worldsize.audit.observers.patching import failures
     from worldsize.audit.observers.placing import PlacingObserver
     from worldsize.audit.observers.recomputing import RecomputingObserver
@@ -49,6 +50,8 @@ def observing(listeners: list[object]) -> Iterator[None]:
             observer.install(stack)
         for observer in (SteppingObserver(notebook, names), PlacingObserver(notebook, training)):
             observer.install(stack)
+        if COMPARED in os.environ:
+            PassingObserver(notebook, names).install(stack)
         listeners.append(calls)
         stack.callback(listeners.remove, calls)
         operators.install(stack)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from worldsize.audit.finding import AuditFinding, Severity
-from worldsize.audit.notes import RankNotes
 from worldsize.audit.rules import calls, gradients, inputs, making, numbers, states, steps, weights
 from worldsize.audit.rules.evidence import Evidence
 
@@ -26,13 +25,12 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def examine(ranks: Sequence[RankNotes]) -> tuple[list[AuditFinding], list[str]]:
+def examine(evidence: Evidence) -> tuple[list[AuditFinding], list[str]]:
     """Apply all rules to the notes of all ranks.
 
     Returns:
         What they find, worst first, without its consequences; and the tracebacks of rules that failed.
     """
-    evidence = Evidence(ranks)
     findings: list[AuditFinding] = []
     failures: list[str] = []
     for rule in RULES:
