@@ -47,6 +47,12 @@ class PublishedRange:
         is_as_large = self.least_gpus <= num_gpus <= self.most_gpus
         return is_as_large and family in self.families and architecture in self.architectures
 
+    @property
+    def kind(self) -> str:
+        """The programs that were compared, in words."""
+        sizes = f"{self.least_gpus:,} to {self.most_gpus:,} GPUs"
+        return f"programs with {' or '.join(self.families)} on {sizes} ({', '.join(self.architectures)})"
+
     def __str__(self) -> str:
         times = f"{self.low:.2f} to {self.high:.2f} times"
         if self.figure == PEAK:
@@ -70,6 +76,19 @@ def find_range(
         return None
     kinds = (one for one in ranges() if one.figure == figure and one.has(family, architecture, num_gpus))
     return next(kinds, None)
+
+
+def nearest_range(figure: str, family: str, num_gpus: int) -> PublishedRange:
+    """Return the range of the widest kind of a family, on any architecture: of about as many GPUs, or of the most.
+
+    Raises:
+        LookupError: no program of the family was compared.
+    """
+    kinds = [one for one in ranges() if one.figure == figure and family in one.families]
+    if not kinds:
+        raise LookupError(f"no {figure} of a program with {family} was compared with a published one")
+    as_large = [one for one in kinds if one.least_gpus <= num_gpus <= one.most_gpus]
+    return (as_large or sorted(kinds, key=lambda one: one.most_gpus))[-1]
 
 
 def describe(step: PublishedRange | None, peak: PublishedRange | None) -> str:

@@ -57,7 +57,7 @@ from worldsize.planning.layout import RECOMPUTES, ZERO_STAGES
 from worldsize.planning.legality import why_not
 from worldsize.planning.memory_estimate import GREATEST_PEAK, LEAST_PEAK, NUM_PEAKS, MemoryEstimate, held
 from worldsize.planning.plans import ACTIVATIONS, STATES
-from worldsize.published import BOUND, find_range
+from worldsize.published import BOUND, find_range, nearest_range
 from worldsize.units import format_bytes, format_count, format_time_s, format_times_s
 
 PARTS = ("weights", "gradients", "optimizer state", "activations")
@@ -244,12 +244,13 @@ def _verdict(plan: Plan, nothing: str) -> str:
     least = bounds.least(plan)
     found = find_range(BOUND, plan.family, plan.cluster.gpu.architecture, plan.cluster.world_size)
     around = published_s(plan)
+    near = nearest_range(BOUND, plan.family, plan.cluster.world_size)
     published = (
         f"at least nine in ten of {found.num_rows} published steps of this kind took {found.low:.2f} to "
         f"{found.high:.2f} times the least: {format_times_s(*around)}"
         if found and around
-        else f"nothing of its kind was compared, but {bounds.NUM_PUBLISHED} published runs took at least "
-        f"{bounds.LEAST_PUBLISHED:.2f} times their least, half of them over {bounds.MEDIAN_PUBLISHED} times"
+        else f"nothing of its kind was compared, but {near.num_rows} published {near.kind} took {near.low:.2f} to "
+        f"{near.high:.2f} times their least"
     )
     return f"{what}. It {fits}. A step takes at least {format_time_s(least.seconds)}, for {least.work}; {published}."
 

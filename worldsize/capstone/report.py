@@ -17,7 +17,7 @@ from worldsize.draw.page import page
 from worldsize.outages import Policy
 from worldsize.planning import bounds, memory_estimate
 from worldsize.planning.search import Cost
-from worldsize.published import BOUND, find_range
+from worldsize.published import BOUND, find_range, nearest_range
 from worldsize.units import DAY, format_bytes, format_count, format_time_s, significant
 
 _OFTEN = (1 / 4, 1 / 2, 1, 2, 4, 8)  # time between checkpoints, relative to the design's own
@@ -193,13 +193,13 @@ def gains_picture(of: Figures, gains: Sequence[Gain]) -> Picture:
 def _at_published_steps(of: Figures) -> str:
     """Say what the run takes and costs if its step is as far above the least as published steps were."""
     layout = of.design.layout
-    found = find_range(BOUND, layout.family, layout.cluster.gpu.architecture, layout.cluster.world_size)
-    ends = (found.low, found.high) if found else (bounds.LEAST_PUBLISHED, bounds.MEDIAN_PUBLISHED)
+    kind = layout.family, layout.cluster.gpu.architecture, layout.cluster.world_size
+    known = find_range(BOUND, *kind) or nearest_range(BOUND, layout.family, layout.cluster.world_size)
     least_s = bounds.least(layout, of.design.software.precision).seconds
-    low, high = (replace(of, step_s=times * least_s) for times in ends)
+    low, high = (replace(of, step_s=times * least_s) for times in (known.low, known.high))
     return (
-        f"At {ends[0]:.2f} and {ends[1]:.2f} times that least it takes {low.days:.1f} and {high.days:.1f} days, and "
-        f"costs {_millions(low.usd)} and {_millions(high.usd)} million dollars."
+        f"At {known.low:.2f} and {known.high:.2f} times that least it takes {low.days:.1f} and {high.days:.1f} days, "
+        f"and costs {_millions(low.usd)} and {_millions(high.usd)} million dollars."
     )
 
 

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 
 from worldsize.hardware import Gpu, Link
 from worldsize.planning.layout import Plan
-from worldsize.published import BOUND, find_range
+from worldsize.published import BOUND, find_range, nearest_range
 from worldsize.units import MB, format_bytes, format_time_s, format_times_s, significant
 
-# the published runs of the lessons (2020 to 2024, `worldsize.course.published_runs`): how many there are, and the least
-# and the median of their times over their bounds
-NUM_PUBLISHED, LEAST_PUBLISHED, MEDIAN_PUBLISHED = 19, 1.60, 2.48
 _BYTES = 2  # of a number in 16 bits
 _CACHE_BYTES = 256 * MB  # more than the last-level cache of any GPU: what it holds need not be read again
 _OPTIMIZER_BYTES = 12  # per parameter: the weight in float32, and Adam's two moments
@@ -56,9 +53,10 @@ def describe_step(step_s: float, plan: Plan, dtype: str = "") -> str:
     times = f"takes {significant(step_s / least_s)} times the least that the hardware allows"
     published = find_range(BOUND, plan.family, plan.cluster.gpu.architecture, plan.cluster.world_size)
     if published is None:
+        near = nearest_range(BOUND, plan.family, plan.cluster.world_size)
         return (
-            f"{times}. Nothing of its kind was compared: {NUM_PUBLISHED} published runs took at least "
-            f"{LEAST_PUBLISHED:.2f} times, half of them over {MEDIAN_PUBLISHED} times."
+            f"{times}. Nothing of its kind was compared; published {near.kind} took {near.low:.2f} to {near.high:.2f} "
+            f"times that least ({near.num_rows} rows)."
         )
     return f"{times}; {published}, which is {format_times_s(*published.around(least_s))}."
 

@@ -93,6 +93,10 @@ def test_a_report_says_what_the_design_achieves(report):
         assert part in text
     assert "as published" not in text and "budget" not in text
     assert "The step takes 1.81 times the least that the hardware allows. Nothing of its kind was" in text
+    nearest = (
+        "programs with tensor or pipeline parallelism on 1 to 4,096 GPUs (ampere) took 1.70 to 3.20 times that least"
+    )
+    assert nearest in " ".join(text.split()) and "At 1.70 and 3.20 times that least it takes" in " ".join(text.split())
     late = capstone.changed(GOOD, budget__days=40)
     assert "budget.days: it takes 45.2 days" in str(DesignReport.of(late, cost_of(late)))
 

@@ -1,7 +1,6 @@
 """No cost is accepted that the hardware forbids, and every published step is longer than its bound."""
 
 import math
-import statistics
 from dataclasses import replace
 
 import published_steps
@@ -128,10 +127,6 @@ def test_no_published_step_is_shorter_than_its_bound():
         if (plan := published_steps.plan_of(row)).num_stage_layers
     }
     assert len(shares) == 70 and max(shares.values()) < 0.7
-    times = [1 / shares[row["id"]] for row in published_steps.rows() if row["part"] == "lessons"]
-    assert len(times) == bounds.NUM_PUBLISHED
-    assert min(times) == pytest.approx(bounds.LEAST_PUBLISHED, abs=0.005)
-    assert statistics.median(times) == pytest.approx(bounds.MEDIAN_PUBLISHED, abs=0.005)
 
 
 def test_plans_say_how_near_the_cheapest_is_to_its_bound():
@@ -139,7 +134,7 @@ def test_plans_say_how_near_the_cheapest_is_to_its_bound():
     least_s = bounds.least(plan_of(tp=8, micro_batch=1, recompute="none")).seconds
     plans = ws.plan("llama-3-8b", "dgx-h100", lambda plan: 1.25 * least_s, **choices)
     assert "The cheapest takes 1.25 times the least that the hardware allows" in plans.note
-    assert "19 published runs took at least 1.60 times, half of them over 2.48 times." in plans.note
+    assert "published programs with tensor or pipeline parallelism on 1 to 4,096 GPUs (ampere) took" in plans.note
 
 
 def test_the_bound_of_a_model_with_experts_counts_those_of_a_token():
