@@ -421,6 +421,19 @@ def reduces_images_by_channel():
     dist.all_reduce(image)
 
 
+def shuffles_its_own_rows():
+    """Each rank holds as many rows as the others, and reads them in an order of its own."""
+    model = DDP(network())
+    optimizer = sgd(model)
+    rows = torch.arange(512.0).view(64, 8)[dist.get_rank() :: dist.get_world_size()]
+    torch.manual_seed(dist.get_rank())
+    for _ in range(2):
+        for (inputs,) in DataLoader(TensorDataset(rows), batch_size=8, shuffle=True):
+            optimizer.zero_grad()
+            model(inputs / 512).square().mean().backward()
+            optimizer.step()
+
+
 def evaluates_in_one_order():
     model = DDP(network()).eval()
     inputs, targets = batch(0, rows=8, rank=0)
@@ -955,6 +968,7 @@ PROGRAMS = [
     gathers_for_a_log,
     computes_while_it_gathers,
     reduces_images_by_channel,
+    shuffles_its_own_rows,
     evaluates_in_one_order,
     copies_a_target_network,
     wraps_again_after_unfreezing,

@@ -210,6 +210,18 @@ def schedules_by_its_own_loss():
         schedule.step(step if dist.get_rank() else -step)  # FAULT
 
 
+def shuffles_everything_on_each_rank():
+    model = DDP(network())
+    optimizer = sgd(model)
+    torch.manual_seed(dist.get_rank())
+    data = TensorDataset(torch.arange(256.0).view(32, 8), torch.zeros(32, dtype=torch.long))
+    for _ in range(2):
+        for inputs, targets in DataLoader(data, batch_size=8, shuffle=True):  # FAULT
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+
+
 def gives_all_ranks_one_batch():
     model = DDP(network())
     optimizer = sgd(model)
@@ -524,6 +536,7 @@ FAULTS = [
     (adds_a_head_later, "in no optimizer", "wrong", "3.bias"),
     (schedules_by_its_own_loss, "settings differ", "wrong", "lr"),
     (gives_all_ranks_one_batch, "same batch", "wrong", ""),
+    (shuffles_everything_on_each_rank, "read by every rank", "suspicious", ""),
     (forgets_the_epoch, "same order", "wrong", "epoch"),
     (copies_a_generator, "copied generator", "wrong", "GENERATOR"),
     (drops_the_same_everywhere, "equal draws", "suspicious", "torch's generator"),

@@ -6,13 +6,22 @@ import contextlib
 import random
 import sys
 import weakref
+import zlib
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+)
 
 from worldsize.audit.notes import Notebook, as_list
 from worldsize.audit.observers.patching import quietly, replace
@@ -102,6 +111,7 @@ class DataObserver:
             has_init=loader.worker_init_fn is not None,
             generator=_numpy_generator_of(loader.dataset),
             is_stream=isinstance(loader.dataset, IterableDataset),
+            **(_reading_of(loader) if torch.is_grad_enabled() else {}),
         )
 
 
@@ -114,6 +124,30 @@ def _content_of(dataset: Any) -> list[Any]:
     if isinstance(dataset, TensorDataset) and dataset.tensors:
         seen.append(sketch(dataset.tensors[0][:_MOST_ROWS]))
     return seen
+
+
+def _reading_of(loader: Any) -> dict[str, Any]:
+    """If a loader shuffles a whole data set: what identifies it, and the generator's state that gives its order."""
+    sampler = loader.sampler
+    if not isinstance(sampler, RandomSampler) or sampler.replacement or len(sampler) != len(loader.dataset):
+        return {}
+    generator = sampler.generator
+    state = torch.get_rng_state() if generator is None else generator.get_state()
+    return {"whole": _identity_of(loader.dataset), "state": sketch(state)}
+
+
+def _identity_of(dataset: Any) -> list[Any] | None:
+    """What shows that two ranks' data sets are the same one: its size, and what it holds; None if nothing shows it."""
+    held = vars(dataset) if hasattr(dataset, "__dict__") else {"": dataset}
+    seen: list[Any] = []
+    for name in sorted(held):
+        value = held[name]
+        for one in value if isinstance(value, tuple) and name == "tensors" else (value,):
+            if isinstance(one, torch.Tensor | np.ndarray) and one.dtype != object and len(one.shape):
+                seen.append(sketch(torch.as_tensor(one[:_MOST_ROWS])))
+            elif isinstance(one, list) and one and isinstance(one[0], str | int | tuple):
+                seen.append(zlib.crc32(repr(one[:_MOST_ROWS]).encode()))
+    return [len(dataset), *seen] if seen else None
 
 
 def _numpy_generator_of(dataset: Any) -> str:

@@ -36,7 +36,32 @@ def same_batch(evidence: Evidence) -> Iterator[AuditFinding]:
             loader.line if loader else note.line,
             tuple(first),
             note.step,
+            explains=frozenset({"read by every rank"}),
         )
+
+
+def read_by_all(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Every rank reads the whole data set in each epoch, in an order of its own."""
+    if not evidence.is_data_parallel or evidence.differ_by_design:
+        return
+    for moment in evidence.together("loader"):
+        notes = list(moment.values())
+        whole, line = notes[0].get("whole"), notes[0].line
+        orders = {tuple(note.get("state", ())) for note in notes}
+        if len(notes) < max(2, evidence.world_size) or whole is None or len(orders) < len(notes):
+            continue
+        if all(note.get("whole") == whole and note.line == line for note in notes):
+            yield AuditFinding(
+                "read by every rank",
+                Severity.SUSPICIOUS,
+                "every rank reads the whole data set in each epoch, in an order of its own",
+                f"each of {len(notes)} ranks shuffles all {whole[0]} samples: an epoch reads each {len(notes)} times",
+                "give each rank its own part: DistributedSampler, with set_epoch() before each epoch",
+                line,
+                tuple(moment),
+                notes[0].step,
+            )
+            return
 
 
 def _is_data_parallel(moment: dict[int, Note]) -> bool:
@@ -333,6 +358,7 @@ def repeated_draws(evidence: Evidence) -> Iterator[AuditFinding]:
 RULES = (
     replicas,
     same_batch,
+    read_by_all,
     splits,
     streams,
     order,
