@@ -111,10 +111,10 @@ deepspeed: setup  ## install DeepSpeed, and run week 7's comparison of its stage
 	@DS_BUILD_OPS=0 $(INSTALL) -c constraints.txt -e '.[deepspeed]'
 	@DS_ACCELERATOR=cpu WORLDSIZE_REQUIRE=deepspeed $(BIN)/python -m pytest -m '' tests/e2e/test_week07_deepspeed.py
 
-frameworks: setup horovod  ## install the optional packages of weeks 7, 8, 11 and 13, and run what uses them; WORLDSIZE_RECORD=1 records it
+frameworks: setup horovod  ## install the optional packages of weeks 7, 8, 11 and 13 and lab 13b, and run what uses them; WORLDSIZE_RECORD=1 records it
 	@DS_BUILD_OPS=0 $(INSTALL) -c constraints.txt -e '.[deepspeed,fairscale,hta,megatron,mpi,ray,tensorflow,torchft]'
 	@WORLDSIZE_REQUIRE=deepspeed,frameworks,hta $(BIN)/python -m pytest -m '' \
-	  tests/e2e/test_week07_deepspeed.py tests/e2e/test_week08.py tests/e2e/test_week11.py tests/e2e/test_week13.py
+	  tests/e2e/test_week07_deepspeed.py tests/e2e/test_week08.py tests/e2e/test_week11.py tests/e2e/test_week13.py tests/e2e/test_lab13b.py
 
 horovod: setup  ## build Horovod for this torch unless it is installed: patch it, compile it, try it on two ranks
 	@sh frameworks/build_horovod.sh $(BIN)/python

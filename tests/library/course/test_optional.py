@@ -133,14 +133,13 @@ def test_each_lesson_shows_recorded_results_where_packages_are_absent_and_all_ar
         assert [line for line in lines if "not installed" in line] == marked
         assert len(lines) > len(marked), f"{week.name} shows no result below such a line"
         num_marked += len(marked)
-    assert num_marked == len(ENTRIES) > 10
+    assert num_marked == sum(lesson.startswith("week") for lesson, _ in ENTRIES) > 10
 
 
 def test_no_lesson_looks_for_a_package_by_itself():
-    asks = [
-        (week.name, words) for week in WEEKS for words in ("find_spec", "shutil.which") if words in week.read_text()
-    ]
-    assert asks == []
+    lessons = [*WEEKS, *(ROOT / "solutions").glob("lab*/lab*.py")]
+    assert [lesson.name for lesson in lessons if "find_spec" in lesson.read_text()] == []
+    assert [week.name for week in WEEKS if "shutil.which" in week.read_text()] == []
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids="-".join)

@@ -29,7 +29,7 @@ class PassingObserver:
         self._notebook, self._names = notebook, names
         self._depth = 0
         self._known: dict[int, tuple[str, int]] = {}  # id of a module -> name, and a whole model's parameters
-        self._sums: dict[tuple[str, str, int, int], _Sums] = {}
+        self._sums: dict[tuple[str, str, int, int], _RowSums] = {}
 
     def install(self, stack: contextlib.ExitStack) -> None:
         """Observe until the stack is closed."""
@@ -70,7 +70,7 @@ class PassingObserver:
         if tensor is not None and (local := _local(tensor)) is not None:
             rows = local.reshape(-1, local.shape[-1]) if local.dim() > 1 else local[:, None]
             key = kind, name, num_parameters, rows.shape[1]
-            self._sums.setdefault(key, _Sums()).add(rows.to(torch.float64))
+            self._sums.setdefault(key, _RowSums()).add(rows.to(torch.float64))
 
     def _before_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         with quietly():
@@ -79,7 +79,7 @@ class PassingObserver:
             self._notebook.say("passed", of=passed)
 
 
-class _Sums:
+class _RowSums:
     """Rows, summed."""
 
     def __init__(self) -> None:
