@@ -13,6 +13,7 @@ import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -49,11 +50,11 @@ def explain(paths: Iterable[str | Path]) -> str:
     for path in map(Path, paths):
         rank = _rank_of(path)
         known = stopped.get(rank, StoppedRank(rank))
-        lines, inside, dump = _read(path)
-        ranks_of = _groups(dump)
-        members.update(*ranks_of.values())
-        calls = _calls(dump, ranks_of) or known.calls
-        stopped[rank] = replace(known, lines=lines or known.lines, calls=calls, native=inside or known.native)
+        lines, inside, calls, groups = _read(path)
+        members.update(*groups)
+        stopped[rank] = replace(
+            known, lines=lines or known.lines, calls=calls or known.calls, native=inside or known.native
+        )
     if not stopped:
         raise ValueError("name the files with torch's dumps or py-spy's stacks, one for each rank")
     standings = [stopped[rank] for rank in sorted(stopped)]
@@ -73,24 +74,25 @@ def _rank_of(path: Path) -> int:
     return int(found[1])
 
 
-def _read(path: Path) -> tuple[list[Line], Call | None, Mapping[str, Any]]:
-    """Read the program's lines of a stack and the call of torch.distributed that it is in, or a dump."""
+def _read(path: Path) -> tuple[list[Line], Call | None, list[Call], Iterable[tuple[int, ...]]]:
+    """Read a stack's lines and the call of torch.distributed that it is in, or a dump's calls and groups."""
     try:
         body = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
-    decoded = body.decode(errors="replace")
-    if body[:1] == b"\x80" or decoded.lstrip()[:1] == "{":
+    is_pickle = body[:1] == b"\x80"
+    decoded = "" if is_pickle else body.decode(errors="replace")
+    if is_pickle or decoded.lstrip()[:1] == "{":
         try:
-            dump = _PlainData(io.BytesIO(body)).load() if body[:1] == b"\x80" else json.loads(decoded)
-            _calls(dump, _groups(dump))
+            dump = _PlainData(io.BytesIO(body)).load() if is_pickle else json.loads(decoded)
+            ranks_of = _groups(dump)
+            return [], None, _calls(dump, ranks_of), ranks_of.values()
         except Exception as error:  # a damaged file may raise anything
             raise ValueError(f"{path.name}: not a dump of torch's flight recorder ({error!r})") from None
-        return [], None, dump
     lines, inside = _stack(decoded)
     if not lines:
         raise ValueError(f"{path.name}: neither a dump of torch's flight recorder nor a stack of `py-spy dump`")
-    return lines, inside, {}
+    return lines, inside, [], ()
 
 
 class _PlainData(pickle.Unpickler):
@@ -153,18 +155,16 @@ def _call(entry: _Entry, state: str, ranks_of: Mapping[str, tuple[int, ...]]) ->
         dtype=_DTYPES.get(dtypes[0]) or dtypes[0].lower() if dtypes else "",
         shape=tuple(sizes[0]) if sizes else None,
         peer=ranks[peer] if peer is not None and ranks else peer,
-        line=_line(entry.get("frames", [])),
+        line=_line(tuple((frame["filename"], int(frame["line"]), frame["name"]) for frame in entry.get("frames", []))),
         state=state,
         group="" if is_default else name,
     )
 
 
-def _line(frames: Sequence[Mapping[str, Any]]) -> Line | None:
+@cache  # a loop records one stack thousands of times
+def _line(frames: tuple[tuple[str, int, str], ...]) -> Line | None:
     """Return the program's innermost line of a recorded stack, which begins with it."""
-    outermost_first = [
-        traceback.FrameSummary(frame["filename"], int(frame["line"]), frame["name"]) for frame in reversed(frames)
-    ]
-    lines = own_lines(outermost_first)
+    lines = own_lines([traceback.FrameSummary(*frame, lookup_line=False) for frame in reversed(frames)])
     return lines[-1] if lines else None
 
 

@@ -175,14 +175,23 @@ def _decimals(value: float, digits: int) -> int:
     return digits - 1 - math.floor(math.log10(abs(value)))
 
 
-def format_ranks(ranks: Sequence[int]) -> str:
-    """Format as 'no ranks', 'rank 1', 'ranks 0 to 7' or 'ranks 0, 2 and 3'; of many, name only the first."""
+def format_ranks(ranks: Sequence[int], least_run: int = 3) -> str:
+    """Format as 'no ranks', 'rank 1', 'ranks 0 to 7' or 'ranks 0, 2 to 4 and 8'; of many parts, name only the first.
+
+    As many ranks in a row as `least_run` are one part.
+    """
     if not ranks:
         return "no ranks"
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"ranks {ranks[0]} to {ranks[-1]}"
-    cut = [*ranks[:_MOST_RANKS], f"{len(ranks) - _MOST_RANKS} others"]
-    *names, last = map(str, cut if len(ranks) > len(cut) else ranks)
-    return f"ranks {', '.join(names)} and {last}"
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [part for run in runs for part in ([run] if len(run) >= least_run else [[rank] for rank in run])]
+    names = [f"{part[0]} to {part[-1]}" if len(part) > 1 else str(part[0]) for part in parts]
+    if len(parts) > _MOST_RANKS + 1:
+        names[_MOST_RANKS:] = [f"{sum(map(len, parts[_MOST_RANKS:]))} others"]
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else f"ranks {names[0]}"

@@ -146,13 +146,31 @@ def test_stacks_alone_say_in_which_collective_each_rank_is(tmp_path):
     report = explain(sorted(tmp_path.iterdir()))
     assert report.splitlines() == [
         "Of ranks 0 and 1 there are dumps or stacks.",
+        "By their stacks, rank 0 waits in all_reduce, rank 1 waits in recv.",
         "Rank 0 stopped in all_reduce",
         "  train.py, line 12",
         "  train.py, line 7, in train",
         "Rank 1 stopped in recv",
         "  train.py, line 12",
         "  train.py, line 11, in train",
+        str(cures.SAME_CALLS),
     ]
+
+
+def test_stacks_alone_name_the_rank_that_is_in_no_collective(tmp_path):
+    for rank in (0, 1, 3):
+        (tmp_path / f"stack{rank}.txt").write_text(IN_TORCH.format(op="all_reduce", line=7))
+    (tmp_path / "stack2.txt").write_text(STACK)
+    first, sentence, *_, cure = explain(sorted(tmp_path.iterdir())).splitlines()
+    assert first == "Of ranks 0 to 3 there are dumps or stacks."
+    assert sentence == "By their stacks, ranks 0, 1 and 3 wait in all_reduce, rank 2 is in no collective."
+    assert cure.startswith("What to do: look at the line where that rank is")
+
+
+def test_stacks_in_one_collective_accuse_none(tmp_path):
+    for rank in range(2):
+        (tmp_path / f"stack{rank}.txt").write_text(IN_TORCH.format(op="all_reduce", line=7))
+    assert "By their stacks" not in explain(sorted(tmp_path.iterdir()))
 
 
 class Evil:

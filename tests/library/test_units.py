@@ -147,5 +147,7 @@ def test_what_is_not_a_number_in_the_unit_is_refused(typed, unit, reason):
 
 def test_ranks_and_amounts_that_are_none_have_words():
     assert units.format_ranks([]) == "no ranks"
+    assert units.format_ranks([0, 2, 3, 4, 8]) == "ranks 0, 2 to 4 and 8"
+    assert units.format_ranks(range(0, 40, 2)) == "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 others"
     assert [units.format_time_s(float(value)) for value in ("nan", "inf", "-inf")] == ["nan s", "inf s", "-inf s"]
     assert [units.format_bytes(float(value)) for value in ("nan", "inf")] == ["nan B", "inf B"]

@@ -197,7 +197,12 @@ def test_a_parting_comes_before_the_mismatch_that_it_leads_to():
         ([waits(0, at(1, 1, WAITING)), waits(1, at(2, 1, WAITING, shape=(5,)))], cures.SAME_CALLS),
         ([waits(0, at(1, 1, WAITING)), waits(1, at(1, 1, WAITING, op="barrier"))], cures.SAME_CALLS),
         ([waits(0, at(1, 1, WAITING)), StoppedRank(1, RETURNED)], cures.SAME_STEPS),
-        ([waits(0, at(1, 1, WAITING)), waits(1)], cures.EVERY_RANK),
+        ([waits(0, at(1, 1, WAITING)), waits(1)], cures.NOT_THERE),
+        ([waits(0, at(1, 1, WAITING)), StoppedRank(1)], cures.EVERY_RANK),
+        (
+            [waits(0, Call(0, "recv", state=WAITING)), waits(1, Call(0, "recv", peer=0, state=WAITING))],
+            cures.NO_MESSAGE,
+        ),
         ([waits(0, Call(0, "send", peer=1)), waits(1, Call(0, "send", peer=0))], cures.SEND_FIRST),
     ],
 )
@@ -283,6 +288,7 @@ def test_a_mismatch_is_blamed_for_what_torch_does_about_it_and_for_nothing_else(
 def test_ranks_are_named_in_words():
     assert name_ranks([1]) == "Rank 1"
     assert name_ranks([0, 2, 3]) == "Ranks 0, 2 and 3"
+    assert name_ranks([*range(137), *range(138, 512)]) == "Ranks 0 to 136 and 138 to 511"
 
 
 def test_an_unknown_signal_is_told_by_its_number():

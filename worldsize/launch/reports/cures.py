@@ -40,6 +40,15 @@ SAME_STEPS = Cure(
 EVERY_RANK = Cure(
     "call it on every rank of the group; keep only what writes or prints inside an `if` on the rank.", _HANGS
 )
+NO_MESSAGE = Cure(
+    "let every recv have its send: look at which rank should send what is waited for, and what that rank does instead.",
+    _HANGS,
+)
+NOT_THERE = Cure(
+    "look at the line where that rank is: it is slow or stuck there (loading, saving, a lock), or an `if` on the rank "
+    "has led it past the call.",
+    _HANGS,
+)
 
 _SHARD = "shard it with FSDP over more ranks, and reshard after forward."
 # what helps if most of a peak is of a kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import Counter
@@ -9,8 +10,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from worldsize.launch.protocol.call_log import NEW_GROUP, WAITING, Call
-from worldsize.launch.reports.cures import EVERY_GROUP, EVERY_RANK, SAME_CALLS, SAME_SIZES, SAME_STEPS, SEND_FIRST, Cure
+from worldsize.launch.reports.cures import (
+    EVERY_GROUP,
+    EVERY_RANK,
+    NO_MESSAGE,
+    NOT_THERE,
+    SAME_CALLS,
+    SAME_SIZES,
+    SAME_STEPS,
+    SEND_FIRST,
+    Cure,
+)
 from worldsize.source import Line, is_cell
+from worldsize.units import format_ranks
 
 _LEAST_PARTED = 2  # collectives from different lines, up to the last, that show that calls have parted
 _MOST_STEPS = 4  # steps of a cycle that are described
@@ -37,7 +49,16 @@ class StoppedRank:
     native: Call | None = None
     num_native: int = 0
 
-    @property
+    @functools.cached_property
+    def reached(self) -> dict[tuple[str, tuple[int, ...] | None], int]:
+        """The number of the last collective that it has started, by group and its ranks."""
+        last: dict[tuple[str, tuple[int, ...] | None], int] = {}
+        for call in self.calls:
+            if not call.is_point_to_point:
+                last[call.group, call.ranks] = max(call.sequence, last.get((call.group, call.ranks), 0))
+        return last
+
+    @functools.cached_property
     def waits_in(self) -> Call | None:
         """The call in which it waits; None if it does not wait or has ended."""
         if self.state != RUNNING:
@@ -75,8 +96,8 @@ class Diagnosis:
 
 
 def diagnose(standings: Sequence[StoppedRank]) -> Diagnosis | None:
-    """The first diagnosis that holds: mismatched calls, a circle of waits, a rank that the others wait for."""
-    return mismatch(standings) or _circle(standings) or _missing(standings)
+    """The first that holds: mismatched calls, a circle of waits, a rank that others wait for, or stacks that differ."""
+    return mismatch(standings) or _circle(standings) or _missing(standings) or _by_stacks(standings)
 
 
 def mismatch(standings: Sequence[StoppedRank]) -> Diagnosis | None:
@@ -203,8 +224,32 @@ def _missing(standings: Sequence[StoppedRank]) -> Diagnosis | None:
         call = next(standing.waits_in for standing in standings if standing.rank == waiting[0])
         verb = "waits" if len(waiting) == 1 else "wait"
         sentences.append(f"{name_ranks(waiting)} {verb} for rank {one.rank} in {call}; rank {one.rank} {one.doing}.")
-    has_returned = any(one.state == RETURNED for one in blocking)
-    return Diagnosis(" ".join(sentences), [one.rank for one in blocking], SAME_STEPS if has_returned else EVERY_RANK)
+    if any(one.state == RETURNED for one in blocking):
+        cure = SAME_STEPS
+    elif all(_is_in_message(rank, standings) for rank, others in waits.items() if others):
+        cure = NO_MESSAGE
+    else:
+        cure = NOT_THERE if all(one.lines and not one.waits_in for one in blocking) else EVERY_RANK
+    return Diagnosis(" ".join(sentences), [one.rank for one in blocking], cure)
+
+
+def _by_stacks(standings: Sequence[StoppedRank]) -> Diagnosis | None:
+    """Where only stacks are known: ranks that wait in a collective, and those that are elsewhere."""
+    running = [one for one in standings if one.state == RUNNING and one.lines]
+    if any(one.calls for one in standings) or not any(one.waits_in for one in running):
+        return None
+    ranks_in: dict[str, list[int]] = {}
+    for one in running:
+        ranks_in.setdefault(one.waits_in.op if one.waits_in else "", []).append(one.rank)
+    if len(ranks_in) == 1:
+        return None
+    outside = ranks_in.pop("", [])
+    parts = [f"{name_ranks(ranks)} {'wait' if ranks[1:] else 'waits'} in {op}" for op, ranks in ranks_in.items()]
+    if outside:
+        parts.append(f"{name_ranks(outside)} {'are' if outside[1:] else 'is'} in no collective")
+    sentence = "By their stacks, " + ", ".join(parts).replace("Rank", "rank") + "."
+    fewest = min(ranks_in.values(), key=lambda ranks: len(ranks))
+    return Diagnosis(sentence, outside or fewest, NOT_THERE if outside else SAME_CALLS)
 
 
 def _waited_for(standing: StoppedRank, standings: Sequence[StoppedRank]) -> Iterator[int]:
@@ -227,14 +272,7 @@ def _has_reached(other: StoppedRank, call: Call, standing: StoppedRank) -> bool:
     """Whether `other` has started the collective that `standing` waits in."""
     if call is standing.native:
         return other.num_native >= call.sequence
-    return any(
-        one.sequence >= call.sequence and _is_of_same_group(one, call) and not one.is_point_to_point
-        for one in other.calls
-    )
-
-
-def _is_of_same_group(one: Call, other: Call) -> bool:
-    return (one.group, one.ranks) == (other.group, other.ranks)
+    return other.reached.get((call.group, call.ranks), -1) >= call.sequence
 
 
 def _members(call: Call, standings: Sequence[StoppedRank]) -> tuple[int, ...]:
@@ -243,8 +281,4 @@ def _members(call: Call, standings: Sequence[StoppedRank]) -> tuple[int, ...]:
 
 def name_ranks(ranks: Sequence[int]) -> str:
     """Format as 'Rank 1', 'Ranks 0, 2 and 3' or, for five or more in a row, 'Ranks 0 to 7'."""
-    if len(ranks) == 1:
-        return f"Rank {ranks[0]}"
-    if len(ranks) > _MOST_STEPS and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"Ranks {ranks[0]} to {ranks[-1]}"
-    return f"Ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    return format_ranks(ranks, _MOST_STEPS + 1).capitalize()
