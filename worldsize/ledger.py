@@ -77,6 +77,7 @@ class Predictions:
     def __init__(self, week: str, path: str | os.PathLike[str] = FILE_NAME) -> None:
         self.week, self.path = week, path
         self._asked: list[str] = []
+        self._revealed: set[str] = set()  # by this run; a result without a prediction may be an unattended run's
 
     def ask(
         self,
@@ -89,20 +90,25 @@ class Predictions:
     ) -> None:
         """Record your prediction of `name`; if `value` is None, ask for it, and wait.
 
-        Each question is asked once; an unattended run prints it and goes on. `section` is where the result is derived;
-        `choices` are magnitudes to choose from, though any number is accepted.
+        Each question is asked once; an unattended run prints it and goes on, and it stays open. `section` is where the
+        result is derived; `choices` are magnitudes to choose from, though any number is accepted.
 
         Raises:
             ValueError: the value is not a number, or a prediction would change after its result is known.
         """
         if name not in self._asked:
             self._asked.append(name)
+        is_known = name in self._revealed
+        before: Entry | None = None
         if value is not None:
             value = _number(name, value)
-        elif self._is_open(name):
-            value = _answer(name, unit, choices)  # before the lock: a person may take hours
+        else:
+            before = _read(self.path).get(self.week, {}).get(name, Entry())
+            if before.prediction is None and not is_known:
+                value = _answer(name, unit, choices)  # before the lock: a person may take hours
         with self._changing(name) as entry:
-            if value is not None and entry.result is not None and value != entry.prediction:
+            is_known |= entry.prediction is not None or (before is not None and entry.result != before.result)
+            if value is not None and entry.result is not None and is_known and value != entry.prediction:
                 stands = _amount(entry.prediction, entry.unit) or "no prediction"
                 raise ValueError(
                     f"The result of {name!r} is already known ({_amount(entry.result, entry.unit)}), so your "
@@ -125,6 +131,7 @@ class Predictions:
             ValueError: the value is not a number.
         """
         value = _number(name, value)
+        self._revealed.add(name)
         with self._changing(name) as entry:
             entry.result, entry.unit = value, unit or entry.unit
         derived = "" if entry.section is None else f" Section {entry.section} derives it."
@@ -135,11 +142,6 @@ class Predictions:
         entries = _read(self.path).get(self.week, {})
         names = dict.fromkeys([*self._asked, *entries])
         return PredictionTable({name: entries[name] for name in names if name in entries})
-
-    def _is_open(self, name: str) -> bool:
-        """Whether this week's `name` has neither a prediction nor a result."""
-        entry = _read(self.path).get(self.week, {}).get(name, Entry())
-        return entry.prediction is None and entry.result is None
 
     @contextmanager
     def _changing(self, name: str) -> Iterator[Entry]:

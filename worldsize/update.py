@@ -1,17 +1,21 @@
 """Bring the course's folder up to date from a newer zip, and keep what the student has changed.
 
-`CONTENTS` in the zip lists each file with its hash, in the format of `sha256sum`. A file that still has its listed hash
-is the course's and is replaced; any other is the student's and stays, with the newer one beside it.
+`CONTENTS` in the zip lists each file with its hash; a notebook's is that of its cells, because JupyterLab saves outputs
+and metadata of its own in a lesson that was only opened. A file that still has its listed hash is the course's and is
+replaced; any other is the student's and stays, with the newer one beside it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
+import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from worldsize.files import replace_file
 
@@ -40,9 +44,14 @@ class Update:
         if not (self.written or self.removed or self.beside):
             return "Up to date already."
         lines = [f"Written: {len(self.written)} files; removed: {len(self.removed)}."]
+        lines += [f"  {path}" for path in self.written if path.endswith(".ipynb")]
         if self.beside:
             lines.append("You had changed these, so they stay, and the newer ones lie beside them:")
             lines += [f"  {mine}: {newer}" for mine, newer in self.beside.items()]
+            lines.append(
+                "To go on with a newer one, copy what you wrote into it, then give it the old one's name: hand in only "
+                "that name. Delete what you do not need."
+            )
         if {*_INSTALLED} & {*self.written}:
             lines.append("What the course needs has changed: pip install -c constraints.txt -e . ./settings")
         return "\n".join(lines)
@@ -50,7 +59,7 @@ class Update:
 
 def contents(files: Mapping[str, bytes]) -> str:
     """The text of `CONTENTS` for these files."""
-    return "".join(f"{_hash(content)}  {path}\n" for path, content in sorted(files.items()))
+    return "".join(f"{_hash(path, content)}  {path}\n" for path, content in sorted(files.items()))
 
 
 def update_course(newer: Path, folder: Path) -> Update:
@@ -70,21 +79,21 @@ def update_course(newer: Path, folder: Path) -> Update:
     files = _read(newer)
     written, beside = [], {}
     for path, content in files.items():
-        mine = _hash_of(folder / path)
-        if mine == _hash(content):
+        mine = _hash_of(folder, path)
+        if mine == _hash(path, content):
             continue
         if mine is None or mine == given.get(path):
             _write(folder / path, content)
             written.append(path)
-        elif given.get(path) != _hash(content):  # otherwise only the student changed it
+        elif given.get(path) != _hash(path, content):  # otherwise only the student changed it
             beside[path] = _free(folder, path, content)
             _write(folder / beside[path], content)
     gone = [path for path in given if path.startswith(_LIBRARY) and path not in files]
-    removed = [path for path in gone if _hash_of(folder / path) == given[path]]
+    removed = [path for path in gone if _hash_of(folder, path) == given[path]]
     for path in removed:
         (folder / path).unlink()
     kept = {path: digest for path, digest in given.items() if path not in gone}  # a zip may hold a few weeks only
-    listing = {**kept, **{path: _hash(content) for path, content in files.items()}}
+    listing = {**kept, **{path: _hash(path, content) for path, content in files.items()}}
     replace_file(listed, "".join(f"{digest}  {path}\n" for path, digest in sorted(listing.items())).encode())
     return Update(tuple(written), tuple(removed), beside)
 
@@ -102,7 +111,7 @@ def _read(path: Path) -> dict[str, bytes]:
     except (zipfile.BadZipFile, KeyError, UnicodeDecodeError, ValueError) as error:
         raise ValueError(f"{path} is not a whole zip of the course; download it again ({error})") from None
     for name, content in files.items():
-        if _hash(content) != given[name]:
+        if _hash(name, content) != given[name]:
             raise ValueError(f"{path} is damaged at {name}; download it again")
     return files
 
@@ -124,7 +133,7 @@ def _free(folder: Path, path: str, content: bytes) -> str:
     at = PurePosixPath(path)
     names = itertools.chain([f"{at.stem}.new{at.suffix}"], (f"{at.stem}.new{n}{at.suffix}" for n in itertools.count(2)))
     others = (at.with_name(name).as_posix() for name in names)
-    return next(other for other in others if _hash_of(folder / other) in (None, _hash(content)))
+    return next(other for other in others if _hash_of(folder, other) in (None, _hash(path, content)))
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -137,10 +146,19 @@ def _write(path: Path, content: bytes) -> None:
         replace_file(path, content)  # which keeps its mode
 
 
-def _hash(content: bytes) -> str:
+def _hash(path: str, content: bytes) -> str:
+    if path.endswith(".ipynb"):
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):  # by its bytes if it is no notebook
+            content = json.dumps([_of_course(cell) for cell in json.loads(content)["cells"]]).encode()
     return hashlib.sha256(content).hexdigest()
 
 
-def _hash_of(path: Path) -> str | None:
+def _of_course(cell: dict[str, Any]) -> list[Any]:
+    """What a course determines of a cell, and a student changes by writing: JupyterLab does not by saving it."""
+    metadata = cell.get("metadata", {})
+    return [cell.get("id"), cell["cell_type"], "".join(cell["source"]), metadata.get("tags"), metadata.get("nbgrader")]
+
+
+def _hash_of(folder: Path, path: str) -> str | None:
     """The hash of a file, or None if there is none."""
-    return _hash(path.read_bytes()) if path.is_file() else None
+    return _hash(path, (folder / path).read_bytes()) if (folder / path).is_file() else None

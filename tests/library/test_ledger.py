@@ -173,6 +173,20 @@ def test_what_another_notebook_records_meanwhile_is_kept(predictions, answers, m
     assert predictions.table().entries["speed-up"].prediction == 7
 
 
+def test_an_unattended_run_uses_no_question_up(predictions, monkeypatch):
+    """Such as papermill's, or `nbgrader validate` of a lesson."""
+    unattended = Predictions("week06")
+    unattended.ask("speed-up", None)
+    unattended.reveal("speed-up", 5)
+    monkeypatch.setattr(ledger.frontend, "is_interactive", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda prompt: "4")
+    predictions.ask("speed-up", None)
+    assert predictions.table().rows() == [["speed-up", "4.00", "5.00", "1.25 ×"]]
+    predictions.reveal("speed-up", 5)
+    with pytest.raises(ValueError, match=r"already known \(5\.00\)"):
+        predictions.ask("speed-up", 5)
+
+
 def test_a_result_that_became_known_meanwhile_keeps_the_prediction(predictions, answers, monkeypatch):
     def answer(prompt):
         Predictions("week06").reveal("speed-up", 5)
