@@ -43,7 +43,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="Seconds that the run may take.")
     parser.add_argument(
-        _NUM_RANKS, metavar="N", default="2", help="The number of ranks; it may follow the script's name."
+        _NUM_RANKS,
+        metavar="N",
+        default="2",
+        help="The number of ranks, also among the script's arguments.",
     )
     parser.add_argument("script", nargs="?", help="The script.")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="Its arguments.")
@@ -87,11 +90,14 @@ def main(given: argparse.Namespace) -> int:
 
 
 def _take_num_ranks(default: str, args: Sequence[str]) -> tuple[str, list[str]]:
-    """Split off the number of ranks where it follows the script's name."""
-    if args and args[0].partition("=")[0] == _NUM_RANKS:
-        value, rest = args[0].partition("=")[2], list(args[1:])
-        return (value, rest) if value else (rest[0] if rest else "", rest[1:])
-    return default, list(args)
+    """Take the number of ranks out of what follows the script's name."""
+    at = next((i for i, word in enumerate(args) if word.partition("=")[0] == _NUM_RANKS), None)
+    if at is None:
+        return default, list(args)
+    value, rest = args[at].partition("=")[2], list(args[at + 1 :])
+    if not value:
+        value, rest = (rest[0] if rest else ""), rest[1:]
+    return value, [*args[:at], *rest]
 
 
 def _run_on_rank(given: argparse.Namespace) -> int:

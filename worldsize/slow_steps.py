@@ -63,6 +63,7 @@ _CURES = {
     HOST: "look at the Python code between the operators: `python -m cProfile`, or py-spy on the running rank.",
     GAPS: "look at the gaps in Perfetto: what came next waited for another stream, or its launch is not recorded.",
 }
+_LOADERS = "Do the same on the others if their loaders are as slow: while they wait, their loaders catch up unseen."
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,8 @@ def _cure(binds: str, traces: Sequence[RankTrace], met_s: _Met, late: Sequence[A
     if binds == LATE and not late:
         return "make the work of each step equal (lengths of samples), and give each process CPU cores of its own."
     if binds == LATE and cause not in ("", COMPUTE):
-        return f"on {format_ranks([one.rank for one in late])}, {_CURES[cause]}"
+        on = f"on {format_ranks([one.rank for one in late])}, {_CURES[cause]}"
+        return f"{on} {_LOADERS}" if cause == INPUT else on
     if binds == ALONE and (absent := _absent(traces, met_s)):
         return f"give the traces of {absent} too: only all together tell a slow link from a late rank."
     return _CURES[binds]

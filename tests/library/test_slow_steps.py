@@ -217,7 +217,7 @@ def test_a_rank_that_loads_its_batches_slowly_without_a_gpu_gets_advice_on_loadi
     assert table["compute"] == [21.0, 21.0] and table["all"] == [150.0, 150.0]
     cure = report.splitlines()[-1]
     assert cure.startswith("What to do: on rank 1, load ahead: more workers (`num_workers`), `prefetch_factor`, ")
-    assert "`pin_memory`" in cure and "local disk" in cure
+    assert "`pin_memory`" in cure and "local disk. Do the same on the others if their loaders are as slow" in cure
 
 
 def test_two_late_ranks_are_both_named(tmp_path):

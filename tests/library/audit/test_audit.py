@@ -165,6 +165,7 @@ work = dist.all_reduce(flat, async_op=True)
 if "early" in sys.argv:
     print(flat.sum().item())
 work.wait()
+assert sys.argv[-1] == "last"
 if "fail" in sys.argv and rank == 1:
     raise ValueError("no data")
 dist.destroy_process_group()
@@ -174,12 +175,14 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(("words", "status"), [(["early"], 1), ([], 0), (["fail"], 2)])
 def test_a_script_is_audited_from_a_shell(tmp_path, words, status):
     (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "worldsize", "audit", "--json", "audit.json", "train.py", "--nproc-per-node", "2"]
-    done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "worldsize", "audit", "--json", "audit.json", "train.py", *words]
+    done = subprocess.run(
+        [*command, "--nproc-per-node", "3", "last"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == status, done.stderr
     assert ("reads a tensor while all_reduce is still moving it" in done.stdout) == (words == ["early"])
     assert ("ValueError: no data" in done.stderr) == (words == ["fail"])
-    assert json.loads((tmp_path / "audit.json").read_text())["ranks"] == 2
+    assert json.loads((tmp_path / "audit.json").read_text())["ranks"] == 3
 
 
 @pytest.mark.parametrize(
