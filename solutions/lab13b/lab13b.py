@@ -128,7 +128,10 @@ class OverHorovod:
     def Allreduce(self, tensor, op="SUM"):
         self.num_calls += 1
         ops = {"SUM": self.hvd.Sum, "MIN": self.hvd.Min}
-        self.hvd.allreduce_(tensor, op=ops[op], name=f"call {self.num_calls}")
+        wide = tensor.int() if tensor.dtype == torch.uint8 else tensor  # Horovod reduces no bytes
+        self.hvd.allreduce_(wide, op=ops[op], name=f"call {self.num_calls}")
+        if wide is not tensor:
+            tensor.copy_(wide)
 
     def Bcast(self, tensor, root=0):
         self.num_calls += 1
