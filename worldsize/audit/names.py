@@ -26,6 +26,7 @@ class Names:
         self._sharded: dict[str, weakref.ref[torch.Tensor]] = {}  # name -> DTensor
         self._gathered: dict[int, weakref.ref[torch.Tensor]] = {}
         self._roots: dict[int, tuple[str, weakref.ref[nn.Module]]] = {}
+        self._outer: dict[int, tuple[weakref.ref[nn.Module], weakref.ref[nn.Module]]] = {}  # id -> module, its root
         self._kept: deque[nn.Module] = deque(maxlen=_MOST_KEPT)  # what a function made is needed after its end
         self._counts: defaultdict[str, int] = defaultdict(int)
 
@@ -33,8 +34,7 @@ class Names:
         """Name a module's parameters, once for each; a module of DDP's is the module in it."""
         if isinstance(root, DistributedDataParallel):
             root = root.module
-        if not self._is_root(root) and len(self._roots) < _MOST_SEARCHES:
-            root = _outermost(root)
+        root = self._root_of(root)
         prefix = self._prefix_of(root)
         if all(one is not root for one in self._kept):
             self._kept.append(root)
@@ -125,6 +125,18 @@ class Names:
                 self.name(
                     parameter, _variable_of(parameter) or f"tensor {self._counts['leaf']} {list(parameter.shape)}"
                 )
+
+    def _root_of(self, module: nn.Module) -> nn.Module:
+        """The outermost module around this one; a recomputation calls parts, and a search is slow: once for each."""
+        if self._is_root(module):
+            return module
+        if (known := self._outer.get(id(module))) and known[0]() is module and (root := known[1]()) is not None:
+            return root
+        if len(self._roots) >= _MOST_SEARCHES:
+            return module
+        root = _outermost(module)
+        self._outer.update({id(part): (weakref.ref(part), weakref.ref(root)) for part in root.modules()})
+        return root
 
     def _is_root(self, module: nn.Module) -> bool:
         known = self._roots.get(id(module))

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import worldsize as ws
 from worldsize import draw
-from worldsize.audit import Severity, expect_different
+from worldsize.audit import Severity, expect_different, names
 from worldsize.audit.report import Audit
 
 QUIET = {"world_size": 2, "echo": False}
@@ -82,6 +82,52 @@ def test_an_audit_changes_nothing_and_finds_nothing_in_a_right_program(cluster):
 
 def test_every_kth_step_is_enough():
     assert kinds(ws.run(train_past_ddp, audit=2, **QUIET)) == ["past DDP"]
+
+
+class Several(torch.optim.Optimizer):
+    """An optimizer that steps one for each module, as trainers that split a model into stages have."""
+
+    def __init__(self, modules):
+        self.optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in modules]
+        super().__init__([parameter for module in modules for parameter in module.parameters()], {"lr": 0.1})
+
+    def step(self):
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
+def train_by_several():
+    model = DDP(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)))
+    optimizer = Several(model.module)
+    schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(one, T_max=8) for one in optimizer.optimizers]
+    torch.manual_seed(dist.get_rank())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        for schedule in 2 * schedules:
+            schedule.step()
+
+
+def test_a_step_that_consists_of_steps_counts_once():
+    run = ws.run(train_by_several, audit=True, **QUIET)
+    assert run.audit.num_steps == 3
+    assert set(kinds(run)) == {"schedule too fast"}
+
+
+def test_the_module_around_a_part_is_searched_for_once(monkeypatch):
+    searched, outermost = [], names._outermost
+    monkeypatch.setattr(names, "_outermost", lambda module: searched.append(module) or outermost(module))
+    model, known = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False)), names.Names()
+    known.learn(model)
+    for part in 2 * [*model]:  # as recomputation calls them
+        known.learn(part)
+    assert searched == [model]
+    assert [name for name, _ in known.parameters()] == [
+        "Sequential.0.weight",
+        "Sequential.0.bias",
+        "Sequential.1.weight",
+    ]
 
 
 def test_ranks_that_train_apart_may_say_so():

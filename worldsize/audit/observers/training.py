@@ -6,7 +6,8 @@ import contextlib
 import os
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from worldsize.audit.sketches import sketch
 from worldsize.source import Line, line_of
 
 _PERTURBING_SEED = 44
+_STEP = (torch.optim.Optimizer.profile_hook_step.__code__.co_filename, "wrapper")  # calls the hooks of a step
 
 
 class TrainingObserver:
@@ -252,7 +254,7 @@ class TrainingObserver:
     def _after_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._is_torchs_step():
             return
-        self._notebook.step += 1
+        self._notebook.step += self._num_running_steps() == 1  # an optimizer may step others
         self._sketches.clear()
         with quietly():
             self._notebook.flush()
@@ -260,12 +262,12 @@ class TrainingObserver:
     @staticmethod
     def _is_torchs_step() -> bool:
         """Whether torch steps by itself, with learning rate 0, to make an optimizer's state."""
-        frame = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code.co_name == "_init_optim_state":
-                return True
-            frame = frame.f_back
-        return False
+        return any(code.co_name == "_init_optim_state" for code in _running())
+
+    @staticmethod
+    def _num_running_steps() -> int:
+        """How many optimizers are stepping, each inside the step of the one before."""
+        return sum((code.co_filename, code.co_name) == _STEP for code in _running())
 
     def _weights(self, kind: str) -> None:
         named = {name: self._sketched(one) for name, one in self._names.parameters() if _has_memory(one)}
@@ -284,6 +286,14 @@ class TrainingObserver:
         if cached is None or cached[0]() is not tensor or cached[1] != tensor._version:
             cached = self._sketches[id(tensor)] = weakref.ref(tensor), tensor._version, sketch(tensor)
         return cached[2]
+
+
+def _running() -> Iterator[CodeType]:
+    """The code of the functions that are running, from the innermost."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back
 
 
 def _address(parameter: torch.Tensor) -> int:
