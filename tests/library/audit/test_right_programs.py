@@ -1,6 +1,7 @@
 """Programs that are right and look suspicious: an audit finds nothing wrong in them."""
 
 import copy
+import functools
 import inspect
 
 import pytest
@@ -54,6 +55,47 @@ def local_sgd():
             for parameter in model.parameters():
                 dist.all_reduce(parameter.data)
                 parameter.data /= dist.get_world_size()
+
+
+def averages_weights_under_no_sync():
+    model = DDP(network())
+    optimizer = sgd(model)
+    with model.no_sync():
+        for step in range(4):
+            inputs, targets = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            if step % 2:
+                for parameter in model.parameters():
+                    dist.all_reduce(parameter.data)
+                    parameter.data /= dist.get_world_size()
+
+
+LIBRARY = """
+def step_for_all(schedule, world_size):
+    for _ in range(world_size):
+        schedule.step()
+"""
+
+
+def decay(step, *, num_training_steps):
+    return max(0.0, 1 - step / num_training_steps)
+
+
+def lets_a_library_step_the_schedule_for_all_ranks(num_training_steps=8):
+    own = {}
+    exec(compile(LIBRARY, "site-packages/stepping.py", "exec"), own)
+    model = DDP(network())
+    optimizer = sgd(model)
+    partial = functools.partial(decay, num_training_steps=num_training_steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial)
+    for step in range(4):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        own["step_for_all"](schedule, dist.get_world_size())
 
 
 def asynchronous_server():
@@ -943,6 +985,8 @@ PROGRAMS = [
     clips_all_stages_by_one_norm,
     resumes_after_what_it_has_read,
     local_sgd,
+    averages_weights_under_no_sync,
+    lets_a_library_step_the_schedule_for_all_ranks,
     asynchronous_server,
     adversaries,
     tied_weights,
@@ -997,7 +1041,13 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=[one.__name__ for one in PROGRAMS])
 def test_a_right_program_draws_no_word(program, tmp_path):
-    args = [str(tmp_path)] if inspect.signature(program).parameters else []
+    args = [str(tmp_path)] if "folder" in inspect.signature(program).parameters else []
     audit = ws.run(program, *args, world_size=2, audit=True, echo=False).audit
     assert not audit.failures, audit.failures[0]
     assert audit.findings == [], audit
+
+
+def test_a_library_that_steps_a_schedule_past_its_end_is_named():
+    program = lets_a_library_step_the_schedule_for_all_ranks
+    audit = ws.run(program, 4, world_size=2, audit=True, echo=False).audit
+    assert [finding.kind for finding in audit.findings] == ["schedule too fast"], audit

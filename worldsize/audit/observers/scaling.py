@@ -64,17 +64,24 @@ class ScalingObserver:
 
     def _wrap_schedule(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def stepped(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            is_first = sys._getframe(1).f_code.co_name == "_initial_step"  # by its constructor
+            frame = sys._getframe(1)
+            is_first = frame.f_code.co_name == "_initial_step"  # by its constructor
             if self._is_stepping or is_first:
                 return step(scheduler, *args, **kwargs)
             self._is_stepping = True  # a schedule may be made of others
             try:
-                self._notebook.say(
-                    "schedule",
-                    kind=type(scheduler).__name__,
-                    number=self._schedules.setdefault(scheduler, len(self._schedules)),
-                    has_steps=self._training.has_steps_of(scheduler.optimizer),
-                )
+                with quietly():
+                    line = line_of(frame)
+                    length = _length_of(scheduler)
+                    self._notebook.say(
+                        "schedule",
+                        line,
+                        kind=type(scheduler).__name__,
+                        number=self._schedules.setdefault(scheduler, len(self._schedules)),
+                        has_steps=self._training.has_steps_of(scheduler.optimizer),
+                        is_by_library=line is None or line.filename != frame.f_code.co_filename,
+                        is_past_end=length is not None and scheduler.last_epoch >= length,
+                    )
                 return step(scheduler, *args, **kwargs)
             finally:
                 self._is_stepping = False
@@ -122,3 +129,12 @@ class ScalingObserver:
         ]
         if local:
             self._notebook.say("norm of shards", line, function=function, names=local[:3])
+
+
+def _length_of(schedule: Any) -> int | None:
+    """The number of steps that a schedule was made for, as torch and transformers keep it."""
+    functions = getattr(schedule, "lr_lambdas", None) or [None]
+    kept = {**getattr(functions[0], "keywords", {}), **vars(schedule)}
+    return next(
+        (kept[name] for name in ("num_training_steps", "total_steps", "T_max", "total_iters") if name in kept), None
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -139,6 +140,14 @@ class Evidence:
         """Whether a weight is at the end what it was at first."""
         moments = self.weights.get(name, [])
         return len(moments) < 2 or all(moments[0][1].get(rank) == one for rank, one in moments[-1][1].items())
+
+    def is_averaged(self, name: str) -> bool:
+        """Whether a step with different gradients has changed a weight, and left it equal on all ranks."""
+        apart = {step for step, of in self.gradients.get(name, []) if len(of) > 1 and not is_equal(of, UNREDUCED)}
+        return any(
+            step in apart and before != after and is_equal(after, 0.0)
+            for (step, before), (_, after) in itertools.pairwise(self.weights.get(name, []))
+        )
 
     def _did_differ(self, name: str, step: int) -> bool:
         """Whether a gradient differed between ranks right after the backward pass of a step."""

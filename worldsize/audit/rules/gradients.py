@@ -18,8 +18,10 @@ _DIFFER = frozenset({"weights differ", "gradients differ", "same weights trained
 def without_sync(evidence: Evidence) -> Iterator[AuditFinding]:
     """The optimizer steps although the last forward pass was inside `no_sync`."""
     note = evidence.first("step after no_sync")
-    if note and evidence.world_size > 1 and not any(name in evidence.of_ddp for name, _ in _different(evidence)):
-        return  # the program reduces by itself
+    if note and evidence.world_size > 1:
+        different = [name for name, _ in _different(evidence) if name in evidence.of_ddp]
+        if all(map(evidence.is_averaged, different)):
+            return  # the program reduces gradients or averages weights by itself
     severity = Severity.WRONG if note else Severity.SUSPICIOUS
     if note is None:
         for one in evidence.ranks:
@@ -36,7 +38,7 @@ def without_sync(evidence: Evidence) -> Iterator[AuditFinding]:
         "no_sync is read in the forward pass, not in backward()",
         CURES["inside no_sync"],
         note.line,
-        tuple(n.rank for n in evidence.all("step after no_sync")) or (note.rank,),
+        tuple(sorted({n.rank for n in evidence.all("step after no_sync")})) or (note.rank,),
         note.step,
         explains=_DIFFER,
     )
