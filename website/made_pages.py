@@ -23,6 +23,8 @@ _PREREQUISITES = (
 )
 _HEADING = re.compile(r"^# (.+)$", re.M)
 _MINUTES = re.compile(r"\b(\d+) min\b")
+_LAB_OF = re.compile(r"lab(\d+)[a-z]?$")
+_TIME = re.compile(r"about (\d+(?= minutes)|two(?= hours))")
 _ROW = re.compile(r"^\| (?P<name>[^|]+?) \| (?P<text>[^|]+?) \|$", re.M)
 
 
@@ -31,6 +33,7 @@ def all_of(root: Path, weeks: Sequence[str]) -> dict[str, str]:
     scripts = [parse((root / week).with_suffix(".py")) for week in sorted(weeks)]
     return {
         "schedule.md": schedule(root, scripts),
+        "outcomes.txt": outcomes(root, scripts),
         "checklist.md": checklist(root, scripts),
         "self_checks.md": self_checks(scripts),
         "commands.md": commands(),
@@ -44,7 +47,7 @@ def schedule(root: Path, weeks: Sequence[Script]) -> str:
     """The weeks in a table, with what each takes and what comes after it; and the labs, with time and points."""
     rows = [_row(script) for script in weeks]
     head = ["| week | reading and doing | afterwards | to teach from |", "|---|---|---|---|"]
-    labs = [_lab_row(path, root) for path in sorted(root.glob("labs/lab*/lab*.ipynb")) if path.stem == path.parent.name]
+    labs = [_lab_row(path, root) for path in _labs(root)]
     of_labs = ["| lab | work | points | of them by hand |", "|---|---|---|---|"]
     said = "The work is the sum of what each lab says of its functions; points by hand are for answers in words."
     projects = [_project_row(path, root) for path in sorted(root.glob("labs/*/report.ipynb"))]
@@ -74,6 +77,30 @@ def schedule(root: Path, weeks: Sequence[Script]) -> str:
             tree,
         ]
     )
+
+
+def outcomes(root: Path, weeks: Sequence[Script]) -> str:
+    """A table for the home page: what a student can do after each week, and how long its lesson and labs take."""
+    labs: dict[int, list[Path]] = {}
+    for path in _labs(root):
+        number = _LAB_OF.search(path.stem)
+        assert number, path
+        labs.setdefault(int(number[1]), []).append(path)
+    rows, minutes = [], 0
+    for script in weeks:
+        number = int(_name(script).removeprefix("week"))
+        of_week = labs.get(number, [])
+        spent = _minutes(script) + sum(map(_lab_minutes, of_week))
+        minutes += spent
+        text = " ".join("\n".join(cell.source for cell in script.cells[:4]).replace("# ", "").split())
+        outcome = re.search(r"Afterwards you can ([^.]+)\.", text)
+        assert outcome, f"{script.path} does not say what its reader can do afterwards"
+        links = ", ".join(f"[{path.stem}]({path.relative_to(root).as_posix()})" for path in of_week)
+        rows.append(
+            f"| [{title(script)}](weeks/{script.path.stem}.ipynb) | {outcome[1]} | {links} | {_hours(spent)} h |"
+        )
+    head = ["| week | afterwards you can | lab | both |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows, f"| all weeks and labs | | | {minutes / 60:.0f} h |", ""])
 
 
 def checklist(root: Path, weeks: Sequence[Script]) -> str:
@@ -163,18 +190,43 @@ def _notebook_title(path: Path) -> str:
     return next(found[1] for cell in cells if (found := _HEADING.search("".join(cell["source"]))))
 
 
+def _labs(root: Path) -> list[Path]:
+    return [path for path in sorted(root.glob("labs/lab*/lab*.ipynb")) if path.stem == path.parent.name]
+
+
+def _about(script: Script) -> dict[str, str]:
+    """The table at the head of a lesson."""
+    return {found["name"]: found["text"] for found in _ROW.finditer(script.cells[0].source)}
+
+
+def _minutes(script: Script) -> int:
+    """The minutes that the head of a lesson says."""
+    about = _about(script)
+    said = _TIME.match(about.get("Reading and doing") or about.get("Reading", ""))
+    assert said, f"the head of {script.path} has no row such as: Reading and doing | about 90 minutes"
+    return 120 if said[1] == "two" else int(said[1])
+
+
+def _lab_minutes(path: Path) -> int:
+    """The sum of what a lab says of its functions."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    table = next(text for cell in cells if "| Function |" in (text := "".join(cell["source"])))
+    return sum(int(found[1]) for found in _MINUTES.finditer(table))
+
+
+def _hours(minutes: int) -> str:
+    return f"{round(minutes / 30) / 2:g}"
+
+
 def _row(script: Script) -> str:
-    about = {found["name"]: found["text"] for found in _ROW.finditer(script.cells[0].source)}
+    about = _about(script)
     takes = (about.get("Reading and doing") or about.get("Reading", "")).partition(":")[0]
     shown = f'<a href="{slides.place(script.path.stem)}">slides</a>'
     return f"| [{title(script)}](weeks/{script.path.stem}.ipynb) | {takes} | {about.get('Afterwards', '')} | {shown} |"
 
 
 def _lab_row(path: Path, root: Path) -> str:
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    table = next(text for cell in cells if "| Function |" in (text := "".join(cell["source"])))
-    minutes = sum(int(found[1]) for found in _MINUTES.finditer(table))
-    return _graded_row(path, root, f"about {round(minutes / 30) / 2:g} hours")
+    return _graded_row(path, root, f"about {_hours(_lab_minutes(path))} hours")
 
 
 def _project_row(path: Path, root: Path) -> str:

@@ -21,7 +21,7 @@ def stage(root: Path, into: Path, weeks: Sequence[str] = ()) -> None:
     linked = dict(_linked(root, weeks))
     made = made_pages.all_of(root, [path for path in linked if path.startswith("weeks/")])
     into.mkdir(parents=True, exist_ok=True)
-    for path in [*into.rglob("*.md"), *into.rglob("*.ipynb")]:
+    for path in [*into.rglob("*.md"), *into.rglob("*.ipynb"), *into.glob("*.txt")]:
         if path.relative_to(into).as_posix() not in linked.keys() | made.keys():
             path.unlink()
     for name, file in linked.items():

@@ -33,6 +33,7 @@ _PAGES = (  # of docs/, that speak to students
     "coming_from",
     "experiments",
     "glossary",
+    "hangs",
     "outages",
     "paper",
     "plan",
