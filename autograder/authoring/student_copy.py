@@ -44,7 +44,9 @@ _PAGES = (  # of docs/, that speak to students
 )
 _OF_OTHERS = ("instructor", "dev", "site", "hub", "lti", "transformers")  # extras that lessons do not use
 # a link, unless it stands in code: there `x[0](y)` is a call
-_LINK = re.compile(r"^```.*?^```$|`[^`\n]*`|\[(?P<text>[^\]]*)\]\((?P<page>[^)#\s:]+)(?:#[^)\s]*)?\)", re.M | re.S)
+_LINK = re.compile(
+    r"^```.*?^```$|`[^`\n]*`|\[(?P<text>[^\]]*)\]\((?P<page>[^)#\s:]+)(?:#(?P<place>[^)\s]*))?\)", re.M | re.S
+)
 _QUESTION = re.compile(r"^(?=\[\[question\]\]\s*$)", re.MULTILINE)
 
 
@@ -83,20 +85,31 @@ def student_files(root: Path, names: Sequence[str] = ()) -> dict[str, bytes]:
     files |= dict(_library(root, project))
     files |= {f"{FOLDER}/{bank.name}": self_checks(bank).encode() for bank in banks_of_weeks(root, names)}
     pages = {f"docs/{name}.md": (root / f"docs/{name}.md").read_text(encoding="utf-8") for name in _PAGES}
-    known = {*files, *pages}
+    cells = {path: _cell_ids(content) if path.endswith(".ipynb") else frozenset() for path, content in files.items()}
+    known = {**cells, **dict.fromkeys(pages, frozenset[str]())}
     files |= {path: linked_within(text, path, known).encode() for path, text in pages.items()}
     return {**files, CONTENTS: contents(files).encode()}
 
 
-def linked_within(text: str, page: str, known: Container[str]) -> str:
-    """The Markdown of a page with each link to a file that is not `known` reduced to its text."""
+def linked_within(text: str, page: str, known: Mapping[str, Container[str]]) -> str:
+    """The Markdown of a page with each link to a file that is not `known` reduced to its text.
+
+    `known` has the ids of the cells of each notebook; JupyterLab goes to one of them only by `#cell-id=`.
+    """
 
     def link(match: re.Match) -> str:
-        if match["page"] is None or posixpath.normpath(posixpath.join(page, "..", match["page"])) in known:
+        if match["page"] is None:
             return match[0]
-        return match["text"]
+        cells = known.get(posixpath.normpath(posixpath.join(page, "..", match["page"])))
+        if cells is None:
+            return match["text"]
+        return f"[{match['text']}]({match['page']}#cell-id={match['place']})" if match["place"] in cells else match[0]
 
     return _LINK.sub(link, text)
+
+
+def _cell_ids(notebook: bytes) -> frozenset[str]:
+    return frozenset(cell["id"] for cell in json.loads(notebook)["cells"])
 
 
 def banks_of_weeks(root: Path, names: Sequence[str] = ()) -> list[Path]:

@@ -141,10 +141,22 @@ def test_every_link_in_it_leads_to_a_file_in_it(files):
 
 def test_a_link_to_what_is_not_there_becomes_its_text_and_code_stays():
     text = "[a](b.md) [`c`](d.md#e) [f\ng](../h.md) `x[0](b.md)` [i](#j) [k](https://l.m)\n```\nx[0](b.md)\n```\n"
-    assert linked_within(text, "docs/page.md", {"docs/b.md"}) == text.replace(
+    assert linked_within(text, "docs/page.md", {"docs/b.md": ()}) == text.replace(
         "[`c`](d.md#e) [f\ng](../h.md)", "`c` f\ng"
     )
-    assert linked_within(text, "docs/page.md", {"h.md"}).startswith("a `c` [f\ng](../h.md) `x[0](b.md)` [i](#j) [k](")
+    only = linked_within(text, "docs/page.md", {"h.md": ()})
+    assert only.startswith("a `c` [f\ng](../h.md) `x[0](b.md)` [i](#j) [k](")
+
+
+def test_a_link_to_a_cell_is_one_that_jupyterlab_follows(files):
+    """It goes to a heading by `#Heading`, and to a cell only by `#cell-id=`."""
+    text, known = "[a](../weeks/w.ipynb#ring) [b](../weeks/w.ipynb#A-heading) [c](../weeks/w.ipynb)", {"ring"}
+    linked = linked_within(text, "docs/page.md", {"weeks/w.ipynb": known})
+    assert linked == text.replace("#ring", "#cell-id=ring")
+    assert files["docs/glossary.md"].decode().count(".ipynb#cell-id=") > 50
+    pages = [content.decode() for path, content in files.items() if path.startswith("docs/")]
+    left = {place for page in pages for place in re.findall(r"\.ipynb#(?!cell-id=)(\w+)\)", page)}
+    assert not {one for one in left if one.islower()}, left
 
 
 def test_its_list_of_contents_is_what_an_update_reads(files):
