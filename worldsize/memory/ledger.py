@@ -136,12 +136,15 @@ class Ledger:
             sizes = {kind: [row[place] for _, row in curve] for kind, place in _ORDER.items()}
             return MemoryUse([operation for operation, _ in curve], sizes, _holdings(self._peak), capacity_bytes)
 
-    def levels(self) -> list[tuple[int, int]]:
-        """Return the operations at which sizes changed, with the most bytes held; if very many, only the highest."""
+    def levels(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the operations at which sizes changed, with the most bytes held by kind, in the order of `KINDS`.
+
+        If there are very many, only the highest are returned.
+        """
         with self._lock:
             self._take_ends()
             self._write_curve()
-            return [(operation, sum(sizes)) for operation, sizes in self._curve]
+            return [(operation, tuple(sizes)) for operation, sizes in self._curve]
 
     def _take_ends(self) -> None:
         while self._gone:

@@ -7,20 +7,22 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import Match, SequenceMatcher
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from worldsize.paper.record import OperatorLocation, RankRecord
 
+Sizes: TypeAlias = tuple[int, ...]  # bytes in the order of `memory.use.KINDS`
+
 
 class Alignment(NamedTuple):
-    """The pairs of bytes that two records hold at corresponding places of the program.
+    """The pairs of bytes by kind that two records hold at corresponding places of the program.
 
     `single` has the places of one record alone, paired with what the other would hold if it did the same next to the
     nearest corresponding place.
     """
 
-    pairs: set[tuple[int, int]]
-    single: set[tuple[int, int]]
+    pairs: set[tuple[Sizes, Sizes]]
+    single: set[tuple[Sizes, Sizes]]
 
 
 def align(shallow: RankRecord, deep: RankRecord) -> Alignment:
@@ -36,7 +38,7 @@ def align(shallow: RankRecord, deep: RankRecord) -> Alignment:
     front = _slid(matched, places, deep_places, range(len(places)), step=1)
     back = _slid(matched, places, deep_places, reversed(range(len(places))), step=-1)
     links = {*front.items(), *back.items()}
-    sizes, deep_sizes = ([level.size_bytes for level in record.levels] for record in (shallow, deep))
+    sizes, deep_sizes = ([level.sizes for level in record.levels] for record in (shallow, deep))
     of_shallow = _single(sizes, deep_sizes, links)
     of_deep = _single(deep_sizes, sizes, {(other, one) for one, other in links})
     return Alignment(
@@ -55,18 +57,25 @@ def _places(record: RankRecord) -> list[tuple[OperatorLocation, int]]:
     return [(record.places[level.place], change) for level, change in zip(record.levels, changes, strict=True)]
 
 
-def _single(sizes: Sequence[int], others: Sequence[int], links: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+def _single(
+    sizes: Sequence[Sizes], others: Sequence[Sizes], links: Iterable[tuple[int, int]]
+) -> set[tuple[Sizes, Sizes]]:
     """Pair each size without a link with what the other record would hold there, beside the nearest linked places."""
     linked: dict[int, list[int]] = {}
     for one, other in links:
         linked.setdefault(one, []).append(other)
     order = sorted(linked)
-    found: set[tuple[int, int]] = set()
+    found: set[tuple[Sizes, Sizes]] = set()
     for one in sorted({*range(len(sizes))} - linked.keys()):
         after = bisect(order, one)
         for near in order[max(after - 1, 0) : after + 1]:
-            found |= {(sizes[one], others[other] + sizes[one] - sizes[near]) for other in linked[near]}
+            found |= {(sizes[one], _moved(others[other], sizes[near], sizes[one])) for other in linked[near]}
     return found
+
+
+def _moved(sizes: Sizes, before: Sizes, after: Sizes) -> Sizes:
+    """Change sizes as from `before` to `after`."""
+    return tuple(size + new - old for size, old, new in zip(sizes, before, after, strict=True))
 
 
 def _matched(

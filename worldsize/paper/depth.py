@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from worldsize.hardware import Cluster
+from worldsize.memory.use import KINDS
 from worldsize.paper.alignment import Alignment, align
 from worldsize.paper.figures import StepFigures
 from worldsize.paper.result import PaperRun, cluster_of
@@ -107,8 +108,8 @@ class DeepRun(StepFigures):
             "name a third depth, or record all layers, without depths"
         )
 
-    @cached_property
-    def peak_bytes(self) -> float:  # type: ignore[override]
+    @property
+    def peak_bytes(self) -> float:
         """The peak bytes of the tensors of the recorded rank that holds most at this depth.
 
         It is the highest of the lines through what is held at each place of the program: with more layers, another
@@ -117,20 +118,25 @@ class DeepRun(StepFigures):
         Raises:
             ValueError: two depths are too few for a peak.
         """
-        if self.no_peak:
-            raise ValueError(f"these depths give no peak: {self.no_peak}")
-        return self._highest_bytes
+        return sum(self.peak_by_kind.values())
 
     @property
     def peak_by_kind(self) -> dict[str, float]:
-        """The bytes by kind at the peaks of the recorded depths, extrapolated; they need not add up to `peak_bytes`."""
-        kinds = self.runs[self._two[1]].peak_by_kind
-        return {kind: self._line(lambda run, kind=kind: run.peak_by_kind.get(kind, 0)) for kind in kinds}
+        """The bytes by kind at that peak.
+
+        Raises:
+            ValueError: two depths are too few for a peak.
+        """
+        if self.no_peak:
+            raise ValueError(f"these depths give no peak: {self.no_peak}")
+        return dict(zip(KINDS, self._highest, strict=True))
 
     @cached_property
-    def _highest_bytes(self) -> float:
-        lines = (self._on_line(*pair) for one in self._alignments for pair in one.pairs | one.single)
-        return max(lines, default=0.0)
+    def _highest(self) -> Sequence[float]:
+        """The bytes by kind, in the order of `KINDS`, on the highest of the lines."""
+        pairs = (pair for one in self._alignments for pair in one.pairs | one.single)
+        lines = ([self._on_line(*ends) for ends in zip(*pair, strict=True)] for pair in pairs)
+        return max(lines, key=sum, default=[0.0] * len(KINDS))
 
     @cached_property
     def error_fraction(self) -> Mapping[str, float] | None:
@@ -154,7 +160,7 @@ class DeepRun(StepFigures):
     @property
     def _figures(self) -> dict[str, float]:
         """The figures by name, with a peak even from two depths that give none."""
-        return self.by_name() | {"peak_bytes": self._highest_bytes}
+        return self.by_name() | {"peak_bytes": sum(self._highest)}
 
     def on(self, cluster: Cluster | str) -> DeepRun:
         """Price the same records on another cluster.

@@ -34,8 +34,8 @@ class LevelMeter(MemoryMeter):
     def levels(self) -> tuple[list[OperatorLocation], list[MemoryLevel]]:
         """The places, and in the program's order what was held where that changed."""
         found = [
-            MemoryLevel(self._of_operations[operation - 1], size_bytes)
-            for operation, size_bytes in self._ledger.levels()
+            MemoryLevel(self._of_operations[operation - 1], sizes)
+            for operation, sizes in self._ledger.levels()
             if operation
         ]
         return list(self._places), found

@@ -60,10 +60,18 @@ class OperatorLocation(NamedTuple):
 
 
 class MemoryLevel(NamedTuple):
-    """The most bytes held at an operator that changed them, which stands at the `place`-th of the record's places."""
+    """The most bytes held at an operator that changed them, which stands at the `place`-th of the record's places.
+
+    `sizes` are in the order of `memory.use.KINDS`.
+    """
 
     place: int
-    size_bytes: int
+    sizes: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all kinds."""
+        return sum(self.sizes)
 
 
 class Boundary(NamedTuple):
@@ -148,7 +156,7 @@ class RankRecord:
                 "boundaries": [Boundary(*one) for one in fields["boundaries"]],
                 "memory": MemoryUse.parse(fields["memory"]),
                 "places": [OperatorLocation(*one) for one in fields["places"]],
-                "levels": [MemoryLevel(*one) for one in fields["levels"]],
+                "levels": [MemoryLevel(place, tuple(sizes)) for place, sizes in fields["levels"]],
             }
         )
 

@@ -37,6 +37,12 @@ def peaks_of_records(run):
     return [one.peak_bytes for _, one in sorted(run.runs.items())]
 
 
+def same_split(deep, whole):
+    """Whether the kinds at the peak are those of all layers, and add up to it."""
+    assert sum(deep.peak_by_kind.values()) == pytest.approx(deep.peak_bytes)
+    return deep.peak_by_kind == pytest.approx(whole.peak_by_kind, abs=1e-3 * whole.peak_bytes)
+
+
 def test_another_place_than_in_the_records_peaks_where_there_are_more_layers():
     sizes = (256, 256, 16_000, 2)
     whole = ws.paper(checkpointed, 48, *sizes, **OPTIONS)
@@ -45,6 +51,7 @@ def test_another_place_than_in_the_records_peaks_where_there_are_more_layers():
     assert third - second == pytest.approx(second - first)  # the line through their peaks misses none of the three,
     assert second + 45 * (third - second) < 0.9 * whole.peak_bytes  # and yet is wrong
     assert deep.peak_bytes == pytest.approx(whole.peak_bytes, rel=1e-3)
+    assert same_split(deep, whole) and max(deep.peak_by_kind.values()) == deep.peak_by_kind["optimizer state"]
     assert abs(deep.error_fraction["peak_bytes"]) < 1e-3
 
 
@@ -84,6 +91,7 @@ def test_the_peak_is_that_of_all_layers_and_the_error_says_so(name):
     whole = ws.paper(fn, num_layers, *args, **OPTIONS)
     deep = ws.paper(fn, num_layers, *args, depths=depths, **OPTIONS)
     assert deep.peak_bytes == pytest.approx(whole.peak_bytes, rel=1e-6)
+    assert same_split(deep, whole)
     assert deep.step_s == pytest.approx(whole.step_s, rel=1e-3)
     assert max(map(abs, deep.error_fraction.values())) < 1e-3
     assert "were recorded (error of the lines: step 0.0%, peak 0.0%)" in repr(deep)
@@ -101,6 +109,8 @@ def test_two_depths_of_which_the_deeper_does_something_new_give_no_peak(runs):
     why = "with 3 layers the memory of a rank changes as it never does with 2; name a third depth, or record"
     with pytest.raises(ValueError, match=f"these depths give no peak: {why}"):
         _ = deep.fits
+    with pytest.raises(ValueError, match="these depths give no peak"):
+        _ = deep.peak_by_kind
     assert f"peak unknown: {why}" in repr(deep) and "no third depth, so the error of the lines is unknown" in repr(deep)
     assert "peak_bytes" not in deep.by_name() and deep.step_s == pytest.approx(runs.step_s)
     with pytest.raises(ValueError, match="a run on paper has no peak_bytes"):
