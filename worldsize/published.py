@@ -81,10 +81,12 @@ def find_range(
 def nearest_range(figure: str, family: str, num_gpus: int) -> PublishedRange:
     """Return the range of the widest kind of a family, on any architecture: of about as many GPUs, or of the most.
 
+    Without a family, as with experts or context parallelism, tensor or pipeline parallelism is the nearest.
+
     Raises:
         LookupError: no program of the family was compared.
     """
-    kinds = [one for one in ranges() if one.figure == figure and family in one.families]
+    kinds = [one for one in ranges() if one.figure == figure and (family or TENSOR_OR_PIPELINE) in one.families]
     if not kinds:
         raise LookupError(f"no {figure} of a program with {family} was compared with a published one")
     as_large = [one for one in kinds if one.least_gpus <= num_gpus <= one.most_gpus]

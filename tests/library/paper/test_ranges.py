@@ -222,6 +222,7 @@ def test_a_program_that_mostly_waits_is_like_none():
 def test_the_nearest_range_is_of_the_same_family_and_about_as_many_gpus():
     assert published.find_range(STEP, TENSOR_OR_PIPELINE, "hopper", 8) is None
     assert published.nearest_range(STEP, TENSOR_OR_PIPELINE, 8).architectures == ("ampere",)
+    assert published.nearest_range(STEP, "", 8) == published.nearest_range(STEP, TENSOR_OR_PIPELINE, 8)
     assert published.nearest_range(STEP, DATA, 64).most_gpus == 128
     assert published.nearest_range(STEP, DATA, 100_000).most_gpus == 4096
     with pytest.raises(LookupError, match="no step of a program with the moon was compared"):
