@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -26,20 +27,39 @@ _FIELDS = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "num_chunks", "recompute
 
 
 class PricedPlan(NamedTuple):
-    """A plan with its cost: the seconds of a step, their named parts if there are, and the bytes that it holds."""
+    """A plan with its cost: the seconds of a step, their named parts if there are, and the bytes that it holds.
+
+    With `is_serial`, `step_s` is the serial time, which orders plans but is shorter than any published step.
+    """
 
     plan: Plan
     step_s: float
     parts: Mapping[str, float]
     held_bytes: float
+    is_serial: bool = False
 
     @property
     def mfu_fraction(self) -> float:
-        """The MFU: the model's flops as a fraction of the GPUs' 16-bit peak, without recomputation."""
-        plan = self.plan
-        flops = plan.model.flops(plan.num_tokens, plan.length)
-        _, peak = bounds.peak_flops_per_s(plan.cluster.gpu)
-        return flops / (self.step_s * plan.cluster.world_size * peak)
+        """The MFU: the model's flops as a fraction of the GPUs' 16-bit peak, without recomputation.
+
+        It is nan for a serial time, which is not a step: `mfu_range_fraction` has the MFU of published steps.
+        """
+        return math.nan if self.is_serial else _mfu_fraction(self.plan, self.step_s)
+
+    @property
+    def step_range_s(self) -> tuple[float, float] | None:
+        """The least and the most seconds that published programs of this kind lead to expect from a serial time.
+
+        It is None if none was compared, and for a cost of your own.
+        """
+        found = _published(self.plan) if self.is_serial else None
+        return found and found.around(self.step_s)
+
+    @property
+    def mfu_range_fraction(self) -> tuple[float, float] | None:
+        """The least and the greatest MFU, like `step_range_s`."""
+        ends = self.step_range_s
+        return ends and (_mfu_fraction(self.plan, ends[1]), _mfu_fraction(self.plan, ends[0]))
 
 
 class Plans(Sequence[PricedPlan]):
@@ -55,10 +75,9 @@ class Plans(Sequence[PricedPlan]):
         not_fitting: Mapping[str, int],
         dtype: str = "",
         is_memory_estimated: bool = True,
-        is_serial: bool = False,
     ) -> None:
         self._priced, self.not_legal, self.not_fitting, self.dtype = priced, not_legal, not_fitting, dtype
-        self._is_memory_estimated, self._is_serial = is_memory_estimated, is_serial
+        self._is_memory_estimated, self._is_serial = is_memory_estimated, priced[0].is_serial
 
     def __len__(self) -> int:
         return len(self._priced)
@@ -139,15 +158,30 @@ class Plans(Sequence[PricedPlan]):
         if self._is_memory_estimated:
             margin = memory_estimate.margin(self._priced[0].held_bytes, capacity)
             lines += [f"The cheapest {margin}."] if margin else [memory_estimate.FITS]
+            lines += self._with_room()
         lines += [f"Does not fit ({_count(number, 'plan')}): {reason}." for reason, number in _sorted(self.not_fitting)]
         lines += [f"Not legal ({_count(number, 'layout')}): {reason}." for reason, number in _sorted(self.not_legal)]
         return "\n".join(lines)
 
     def _describe_step(self) -> str:
         cheapest = self._priced[0]
-        if self._is_serial and (published := _published(cheapest.plan)):
-            return f"would take {format_times_s(*published.around(cheapest.step_s))}: {published}."
+        if cheapest.step_range_s:
+            return f"would take {format_times_s(*cheapest.step_range_s)}: {_published(cheapest.plan)}."
         return bounds.describe_step(cheapest.step_s, cheapest.plan, self.dtype)
+
+    def _with_room(self) -> list[str]:
+        """Name the cheapest plan whose memory is "yes", unless it is the first."""
+        capacity = self.best.cluster.gpu.memory_bytes
+        room = next((one for one in self._priced if memory_estimate.fits(one.held_bytes, capacity) == "yes"), None)
+        if room is None:
+            return [f'No plan would fit at {memory_estimate.GREATEST_PEAK} times its estimate ("yes").']
+        if room is self._priced[0]:
+            return []
+        slower = room.step_s / self._priced[0].step_s - 1
+        return [
+            f'The cheapest that would fit even at {memory_estimate.GREATEST_PEAK} times its estimate ("yes") is '
+            f"{room.plan}, {slower:.1%} slower."
+        ]
 
     def _equals(self) -> list[str]:
         """Say how many layouts are too near the cheapest to be told apart from it, if there are any."""
@@ -171,12 +205,12 @@ class Plans(Sequence[PricedPlan]):
             "chunks": plan.num_chunks,
             "recompute": plan.recompute,
             "ZeRO": plan.zero_stage,
-            "held_bytes": one.held_bytes,
             **({"fits": memory_estimate.fits(one.held_bytes, capacity)} if self._is_memory_estimated else {}),
-            **one.parts,
             "step_s": one.step_s,
             "slower_fraction": round(slower, 3),
             **(_published_row(one) if self._is_serial else {"mfu_fraction": one.mfu_fraction}),
+            "held_bytes": one.held_bytes,
+            **one.parts,
         }
 
     def __str__(self) -> str:
@@ -195,12 +229,18 @@ def _published(plan: Plan) -> PublishedRange | None:
 
 def _published_row(one: PricedPlan) -> dict[str, str]:
     """The step and the MFU of programs of a plan's kind, for a plan that is priced by its serial time."""
-    published = _published(one.plan)
-    if published is None:
+    if one.step_range_s is None or one.mfu_range_fraction is None:
         return {"published": "not compared", "mfu": ""}
-    low_s, high_s = published.around(one.step_s)
-    low, high = (one._replace(step_s=step_s).mfu_fraction for step_s in (high_s, low_s))
-    return {"published": format_times_s(low_s, high_s), "mfu": f"{low:.0%} to {high:.0%}"}
+    return {
+        "published": format_times_s(*one.step_range_s),
+        "mfu": " to ".join(f"{end:.0%}" for end in one.mfu_range_fraction),
+    }
+
+
+def _mfu_fraction(plan: Plan, step_s: float) -> float:
+    flops = plan.model.flops(plan.num_tokens, plan.length)
+    _, peak = bounds.peak_flops_per_s(plan.cluster.gpu)
+    return flops / (step_s * plan.cluster.world_size * peak)
 
 
 def _layout(plan: Plan) -> tuple[int, ...]:

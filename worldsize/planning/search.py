@@ -166,11 +166,11 @@ class Search:
         Raises:
             ValueError: no plan fits, or a cost is not a number or impossible.
         """
-        found = [PricedPlan(one, *price(cost, one, dtype), held_bytes) for one, held_bytes in self.fitting()]
+        found = [PricedPlan(one, *price(cost, one, dtype), held_bytes, is_serial) for one, held_bytes in self.fitting()]
         if not found:
             raise ValueError(self._nothing())
         found.sort(key=lambda one: one.step_s)
-        return Plans(found, dict(self.not_legal), dict(self.not_fitting), dtype, self.memory is None, is_serial)
+        return Plans(found, dict(self.not_legal), dict(self.not_fitting), dtype, self.memory is None)
 
     def fitting(self) -> Iterator[tuple[Plan, float]]:
         """Yield the legal plans that fit, each with the bytes that it holds."""

@@ -13,6 +13,7 @@ from worldsize import hardware
 from worldsize.models import shape
 from worldsize.planning import serial
 from worldsize.planning.layout import beside, stage_layers
+from worldsize.planning.memory_estimate import fits
 from worldsize.planning.search import usual_batch
 from worldsize.published import SERIAL, find_range
 from worldsize.units import format_times_s
@@ -141,7 +142,7 @@ def test_plans_come_in_the_order_of_the_cost_and_parts_add_up():
         (one.plan.tp, one.plan.pp, one.plan.dp, one.plan.cp) for one in plans
     }
     lines = str(plans).splitlines()
-    assert lines[1].split()[9:] == ["held", "fits", "a", "b", "step", "slower", "mfu"] and "500 ms" in lines[2]
+    assert lines[1].split()[9:] == ["fits", "step", "slower", "mfu", "held", "a", "b"] and "500 ms" in lines[2]
 
 
 def test_a_place_counts_the_layouts_that_are_cheaper():
@@ -255,6 +256,33 @@ def test_without_a_cost_plans_are_sorted_by_their_serial_time_beside_the_publish
     assert f"The cheapest would take {expected}: published programs of this kind took 1.30 to 3.35 times" in text
     assert text.count(expected) == 2 and "your cost" not in text
     assert "not compared" in str(ws.plan("70B", "h100-ndr-x8").table(1))
+
+
+def test_a_serial_time_is_no_step_so_its_mfu_is_the_range_of_published_steps():
+    first = ws.plan("13B", "a100-hdr-x8")[0]
+    found = find_range(SERIAL, first.plan.family, "ampere", 64)
+    assert math.isnan(first.mfu_fraction) and first.step_range_s == found.around(first.step_s)
+    least, most = first.mfu_range_fraction
+    flops = first.plan.model.flops(first.plan.num_tokens, first.plan.length)
+    assert least == pytest.approx(flops / found.high / first.step_s / 64 / 312e12)
+    assert most == pytest.approx(flops / found.low / first.step_s / 64 / 312e12)
+    uncompared = ws.plan("70B", "h100-ndr-x8")[0]
+    assert (uncompared.step_range_s, uncompared.mfu_range_fraction) == (None, None)
+    priced = ws.plan("13B", "a100-hdr-x8", lambda plan: 100.0)[0]
+    assert priced.mfu_fraction > 0 and (priced.step_range_s, priced.mfu_range_fraction) == (None, None)
+
+
+def test_the_note_names_the_cheapest_plan_that_fits_by_all_measured_peaks():
+    plans = ws.plan("13B", "a100-hdr-x8")
+    room = next(one for one in plans if fits(one.held_bytes, 80e9) == "yes")
+    slower = room.step_s / plans[0].step_s - 1
+    assert fits(plans[0].held_bytes, 80e9) == "perhaps" and slower > 0.01
+    assert f'even at 1.73 times its estimate ("yes") is {room.plan}, {slower:.1%} slower.' in plans.note
+    assert '"yes"' not in plans_of().note  # the first is such a plan
+    full = plans_of(memory=lambda plan: 79e9)
+    assert '"yes"' not in full.note  # one's own memory function is not estimated
+    tight = ws.plan("13B", "a100-hdr-x8", tp=1, pp=1, zero_stage=2, recompute="selective", micro_batch=2)
+    assert 'No plan would fit at 1.73 times its estimate ("yes").' in tight.note
 
 
 def test_a_context_that_is_named_is_tried_without_a_cost():
