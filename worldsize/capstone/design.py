@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -404,11 +405,27 @@ def _where(loc: tuple[int | str, ...]) -> str:
     return f"{'.'.join(map(str, loc))}: " if loc else ""
 
 
+def _section(loc: Sequence[int | str]) -> type[BaseModel]:
+    """The section at this place of a design."""
+    found: type[BaseModel] = Design
+    for name in loc:
+        if isinstance(name, str):  # a number is that of a table in a list
+            annotation = found.model_fields[name].annotation
+            found = next(
+                one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, Section)
+            )
+    return found
+
+
 def _what(error: Mapping[str, Any]) -> str:
     if error["type"] == "missing":
         return "this key is missing"
     if error["type"] == "extra_forbidden":
-        return "there is no such key"
+        *sections, key = error["loc"]
+        known = list(_section(sections).model_fields)
+        nearest = get_close_matches(str(key), known, n=1, cutoff=0.5)
+        guess = f"did you mean {nearest[0]!r}? Known" if nearest else "known"
+        return f"there is no such key; {guess}: {', '.join(known)}"
     if error["type"] == "value_error":
         return error["msg"].removeprefix("Value error, ")
     given = repr(error["input"])

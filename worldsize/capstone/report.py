@@ -97,10 +97,11 @@ def summary(of: Figures) -> Table:
         "power": f"{of.power_w / 1e6:.2f} MW at most",
         "energy": f"{of.energy_kwh / 1e6:,.1f} GWh",
         "cost": f"{_millions(of.usd)} million dollars, {pays}: {_parts(of)}",
+        **_at_published_steps(of),
     }
     margin = memory_estimate.margin(of.held_bytes, gpu_bytes)
     step = f"The step {bounds.describe_step(of.step_s, design.layout, design.software.precision)}"
-    notes = [of.bottleneck, step, _at_published_steps(of), *([f"The plan {margin}."] if margin else [])]
+    notes = [of.bottleneck, step, *([f"The plan {margin}."] if margin else [])]
     note = "\n".join([*notes, *over_budget(design, of.days)])
     return draw.table([{design.name: name, " ": text} for name, text in rows.items()], note=note)
 
@@ -190,17 +191,17 @@ def gains_picture(of: Figures, gains: Sequence[Gain]) -> Picture:
     return draw.scatter(points, x_label="days", y_label="million dollars", title="What more of each resource buys")
 
 
-def _at_published_steps(of: Figures) -> str:
-    """Say what the run takes and costs if its step is as far above the least as published steps were."""
+def _at_published_steps(of: Figures) -> dict[str, str]:
+    """What the run takes and costs if its step is as far above the least as published steps were."""
     layout = of.design.layout
-    kind = layout.family, layout.cluster.gpu.architecture, layout.cluster.world_size
-    known = find_range(BOUND, *kind) or nearest_range(BOUND, layout.family, layout.cluster.world_size)
+    known = find_range(BOUND, layout.family, layout.cluster.gpu.architecture, layout.cluster.world_size)
+    name = "at published steps" if known else "at the nearest published steps"
+    known = known or nearest_range(BOUND, layout.family, layout.cluster.world_size)
     least_s = bounds.least(layout, of.design.software.precision).seconds
-    low, high = (replace(of, step_s=times * least_s) for times in (known.low, known.high))
-    return (
-        f"At {known.low:.2f} and {known.high:.2f} times that least it takes {low.days:.1f} and {high.days:.1f} days, "
-        f"and costs {_millions(low.usd)} and {_millions(high.usd)} million dollars."
-    )
+    low, high = (replace(of, step_s=step_s) for step_s in known.around(least_s))
+    dollars = f"{_millions(low.usd)} to {_millions(high.usd)} million dollars"
+    mfu = f"MFU {high.mfu_fraction:.0%} to {low.mfu_fraction:.0%}"
+    return {name: f"{low.days:.1f} to {high.days:.1f} days, {dollars}, {mfu}"}
 
 
 def _millions(usd: float) -> str:

@@ -83,7 +83,7 @@ def test_run_takes_the_serial_time_where_no_program_is_named(capsys):
     step_s = serial.step_s(design.layout, "bfloat16")
     assert f"step {format_time_s(step_s)}, 4.19M tokens" in printed and "what a node sends" in printed
     # 184,320 GPU-hours on 512 GPUs: Touvron et al. 2023, arXiv 2307.09288, table 2
-    low, high = re.search(r"times that least it takes ([\d.]+) and ([\d.]+) days", printed).groups()
+    low, high = re.search(r"at published steps ([\d.]+) to ([\d.]+) days", printed).groups()
     assert float(low) < 184_320 / 512 / 24 < float(high)
     assert main(["run", str(path), "--record"]) == 1
     assert "names no file with train(plan)" in capsys.readouterr().err

@@ -93,6 +93,21 @@ def test_a_change_is_checked_like_a_file():
         capstone.changed(capstone.load(GOOD), plan__xp=1)
 
 
+UNKNOWN = {
+    "prices__gpu_hour_usd": "; did you mean 'usd_per_gpu_hour'? Known: usd_per_gpu_hour, usd_per_kwh",
+    "plan__tensor_tp": "; known: dp, tp, pp",
+    "network__levels__0__num_ups": "; did you mean 'num_up'?",  # in a list of tables, which need not be there
+    "budgett": "; did you mean 'budget'?",
+}
+
+
+@pytest.mark.parametrize("key", UNKNOWN)
+def test_a_key_that_there_is_not_is_answered_by_the_nearest(key):
+    with pytest.raises(ValueError, match="there is no such key") as raised:
+        capstone.changed(capstone.load(GOOD), **{key: 3})
+    assert f"{key.replace('__', '.')}: there is no such key{UNKNOWN[key]}" in str(raised.value)
+
+
 def test_a_design_is_read_from_text_as_from_a_file():
     path = capstone.EXAMPLES / "ten_thousand_h100.toml"
     assert capstone.loads(path.read_text()) == capstone.load(path)

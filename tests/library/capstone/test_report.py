@@ -9,6 +9,8 @@ from autograder.capstone.step_times import cost_of
 from worldsize import capstone, draw
 from worldsize.capstone.report import DesignReport, verdict
 from worldsize.capstone.sweep import days_against_dollars, front, sweep
+from worldsize.planning import bounds, serial
+from worldsize.published import BOUND, find_range
 
 GOOD = capstone.example("ten_thousand_h100")
 
@@ -96,9 +98,34 @@ def test_a_report_says_what_the_design_achieves(report):
     nearest = (
         "programs with tensor or pipeline parallelism on 1 to 4,096 GPUs (ampere) took 1.70 to 3.20 times that least"
     )
-    assert nearest in " ".join(text.split()) and "At 1.70 and 3.20 times that least it takes" in " ".join(text.split())
+    assert nearest in " ".join(text.split())
     late = capstone.changed(GOOD, budget__days=40)
     assert "budget.days: it takes 45.2 days" in str(DesignReport.of(late, cost_of(late)))
+
+
+def _at_published(report):
+    """The row of the first table with what the run takes and costs at published steps."""
+    return next(line for line in str(report.tables[0]).splitlines() if "published steps  " in line)
+
+
+def test_the_first_table_has_the_days_and_dollars_at_published_steps(report):
+    design = capstone.example("llama_2_7b")
+    of_kind = DesignReport.of(design, lambda plan: serial.parts_s(plan))
+    figures, least_s = of_kind.figures, bounds.least(design.layout).seconds
+    found = find_range(BOUND, design.layout.family, "ampere", 512)
+    low, high = (replace(figures, step_s=times * least_s) for times in (found.low, found.high))
+    row = _at_published(of_kind)
+    assert row.startswith("at published steps ") and f"{low.days:.1f} to {high.days:.1f} days" in row
+    assert "0.329 to 1.29 million dollars" in row and f"MFU {high.mfu_fraction:.0%} to {low.mfu_fraction:.0%}" in row
+    assert figures.days < low.days < high.days and low.usd / 1e6 == pytest.approx(0.329, abs=1e-3)
+    assert _at_published(report).startswith("at the nearest published steps ")
+
+
+def test_a_design_that_has_no_family_is_reported_beside_the_nearest():
+    split = capstone.changed(GOOD, plan__cp=2, plan__dp=125, plan__pp=5)
+    assert split.layout.family == "" and "Nothing of its kind was compared" in str(
+        DesignReport.of(split, lambda plan: 100.0).tables[0]
+    )
 
 
 def test_a_page_loads_nothing_and_shows_the_pictures(report):
