@@ -33,9 +33,6 @@ exit "$code"
 """
 
 
-_WARNED_S = 120  # enough for a step and a save; Slurm may send the signal up to 60 s earlier
-
-
 def batch_script(job: Job) -> str:
     """Write the script for sbatch: a chain of `max_restarts` + 1 runs, each of which Slurm may also requeue."""
     options = {
@@ -51,7 +48,7 @@ def batch_script(job: Job) -> str:
         "exclusive": None,
         "mem": 0,
         "time": _duration(job.time_limit_s),
-        "signal": f"USR1@{_WARNED_S}",
+        "signal": f"USR1@{int(job.save_time_s)}",  # Slurm may send it up to 60 s earlier
         "partition": job.queue,
         **({"switches": "1@01:00:00"} if job.topology else {}),
     }

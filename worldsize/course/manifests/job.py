@@ -44,7 +44,7 @@ class Job:
     `command` is what torchrun starts on each GPU: a script and its arguments. Without GPUs each node runs one process.
     After a failure the whole job starts again from its last checkpoint, at most `max_restarts` times. `topology` is the
     label of nodes that share the fastest network, such as a rack's: all nodes of the job must then have the same value
-    of it. It may be empty.
+    of it. It may be empty. `save_time_s` is the time for a last checkpoint: how long before its end a run is signalled.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Job:
     storage: Storage = Storage()
     topology: str = ""
     time_limit_s: float = 24 * HOUR
+    save_time_s: float = 120
 
     def __post_init__(self) -> None:
         for what in ("name", "queue"):
@@ -73,6 +74,10 @@ class Job:
                 raise ValueError(f"{what} is {getattr(self, what)!r}; it must be a whole number, {least} or more")
         if not self.time_limit_s >= 60:
             raise ValueError(f"time_limit_s is {self.time_limit_s}; schedulers count minutes, so give at least 60 s")
+        if not 1 <= self.save_time_s <= 65535:
+            raise ValueError(
+                f"save_time_s is {self.save_time_s}; it must be 1 to 65535 s, the most that Slurm's --signal takes"
+            )
         if self.topology and not _LABEL.fullmatch(self.topology):
             raise ValueError(
                 f"topology is {self.topology!r}; it must be a label of nodes, such as 'example.org/rack', or empty"

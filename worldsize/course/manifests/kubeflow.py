@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worldsize.course.manifests.job import Job
 from worldsize.course.manifests.jobset import jobset_spec
-from worldsize.course.manifests.pods import document, near_each_other, queue_label, resources, template
+from worldsize.course.manifests.pods import document, near_each_other, queue_label, resources, template, torchrun_env
 
 
 def pytorchjob(job: Job) -> list[dict]:
@@ -36,6 +36,7 @@ def trainjob(job: Job) -> list[dict]:
     trainer = {
         "image": job.image,
         "command": ["torchrun", *job.command],
+        "env": torchrun_env(job),
         "numNodes": job.num_nodes,
         "numProcPerNode": job.processes_per_node,
         "resourcesPerNode": resources(job),

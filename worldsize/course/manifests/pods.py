@@ -11,6 +11,8 @@ from worldsize.units import GB
 PORT = 29500  # of torchrun's rendezvous, inside the pod's own network
 _CLAIM = "checkpoints"
 GPU = "nvidia.com/gpu"
+# the name that dcgm-exporter gives a GPU's node; a pod's own host name is another
+_NODE = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
 
 
 def document(api_version: str, kind: str, name: str, labels: dict[str, str] | None = None, **rest: Any) -> dict:
@@ -41,10 +43,22 @@ def torchrun(job: Job, *where: str) -> list[str]:
 
 def template(job: Job, container: str, command: Sequence[str], **spec: Any) -> dict[str, Any]:
     """Make the pod of one node, whose only container has this name and runs this command."""
-    pod = {"spec": {**spec, "containers": [_container(job, container, command)], "volumes": _volumes(job)}}
+    pod = {
+        "spec": {
+            **spec,
+            "terminationGracePeriodSeconds": int(job.save_time_s),
+            "containers": [_container(job, container, command)],
+            "volumes": _volumes(job),
+        }
+    }
     if job.topology:
         pod = {"metadata": {"annotations": {"kueue.x-k8s.io/podset-required-topology": job.topology}}, **pod}
     return pod
+
+
+def torchrun_env(job: Job) -> list[dict[str, Any]]:
+    """Make the variable that lets torchrun, after SIGTERM, wait for its ranks as long as the pod does, not 30 s."""
+    return [{"name": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "value": str(int(job.save_time_s))}]
 
 
 def resources(job: Job) -> dict[str, Any]:
@@ -65,6 +79,7 @@ def _container(job: Job, name: str, command: Sequence[str]) -> dict[str, Any]:
         "name": name,
         "image": job.image,
         **({"command": list(command)} if command else {}),
+        "env": [_NODE, *(torchrun_env(job) if command else [])],
         "resources": resources(job),
         "volumeMounts": [
             {"name": _CLAIM, "mountPath": job.storage.path},

@@ -272,6 +272,44 @@ def test_the_batch_script_takes_whole_nodes_and_is_warned_before_the_time_is_up(
     assert {"#SBATCH --exclusive", "#SBATCH --mem=0", "#SBATCH --signal=USR1@120"} <= set(lines)
 
 
+PODS = {"pytorchjob": 2, "trainjob": 1, "jobset": 1, "raycluster": 2, "rayjob": 2, "volcano": 2}  # in each file
+
+
+def _with(key: str, value) -> list[dict]:
+    """The objects, at any depth, that have this field."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [value] * (isinstance(value, dict) and key in value) + [found for one in inner for found in _with(key, one)]
+
+
+@pytest.mark.parametrize("save_time_s", [120, 300])
+def test_every_pod_has_the_time_of_a_save_between_the_signal_and_its_end(save_time_s: int) -> None:
+    files = manifests(replace(JOB, save_time_s=save_time_s) if save_time_s != 120 else JOB)
+    assert f"#SBATCH --signal=USR1@{save_time_s}\n" in files["slurm.sbatch"]
+    pods = {}
+    for name, text in files.items():
+        if name.endswith("yaml"):
+            pods[name] = _with("containers", [*yaml.safe_load_all(text)])
+            assert check(text) == []
+    assert {name: len(found) for name, found in pods.items() if found} == {f"{one}.yaml": PODS[one] for one in PODS}
+    assert {pod.get("terminationGracePeriodSeconds") for found in pods.values() for pod in found} == {save_time_s}
+
+
+@pytest.mark.parametrize("name", [*PODS])
+def test_torchrun_waits_for_a_save_as_long_as_the_pod_does(name: str) -> None:
+    started = _with("command", [*yaml.safe_load_all(FILES[f"{name}.yaml"])])
+    assert (started == []) is name.startswith("ray"), "a pod of Ray starts no torchrun"
+    for container in started:
+        assert container["command"][0] == "torchrun"
+        assert {"name": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "value": "120"} in container["env"]
+
+
+@pytest.mark.parametrize("name", [*PODS])
+def test_every_pod_knows_its_node_as_the_exporter_of_its_gpus_does(name: str) -> None:
+    for pod in _with("containers", [*yaml.safe_load_all(FILES[f"{name}.yaml"])]):
+        (container,) = pod["containers"]
+        assert {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}} in container["env"]
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
@@ -284,6 +322,8 @@ def test_the_batch_script_takes_whole_nodes_and_is_warned_before_the_time_is_up(
         ({"gpus_per_node": 7.5}, "gpus_per_node is 7.5"),
         ({"max_restarts": -1}, "max_restarts is -1; it must be a whole number, 0 or more"),
         ({"time_limit_s": 5}, "give at least 60 s"),
+        ({"save_time_s": 0}, "save_time_s is 0; it must be 1 to 65535 s, the most that Slurm's --signal takes"),
+        ({"save_time_s": 1e6}, "save_time_s is 1000000.0"),
         ({"topology": "a rack"}, "it must be a label of nodes"),
     ],
 )
