@@ -16,13 +16,10 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-import yaml
-
 from worldsize.course.ports import free_ports
 from worldsize.course.programs import find
 from worldsize.course.watching.files import rules
 from worldsize.course.watching.rank_metrics import JOB
-from worldsize.launch.protocol.process import die_with_parent
 
 PROGRAM = "prometheus"
 _STARTS_WITHIN_S = 30
@@ -139,9 +136,11 @@ class Prometheus:
             self._process = None
 
     def _start(self) -> None:
+        from worldsize.launch.protocol.process import die_with_parent  # needs torch; RankMetrics must not
+
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "rules.yml").write_text(rules(self.scrape_interval_s))
-        (self.folder / "prometheus.yml").write_text(yaml.safe_dump(self._config(), sort_keys=False))
+        (self.folder / "prometheus.yml").write_text(json.dumps(self._config(), indent=2))  # JSON is YAML
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         command = [

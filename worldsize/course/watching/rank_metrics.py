@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,9 @@ JOB = "ranks"
 
 class RankMetrics:
     """Metrics of one rank on a free port, and a file in `folder` through which Prometheus finds them.
+
+    The file names the rank's node by the label `Hostname`, as NVIDIA's dcgm-exporter names the node of a GPU: by
+    $NODE_NAME, which a pod must be given, or else by the host's name.
 
     Until its first step the rank exports that it is in the phase "start"; `busy` announces other work that is no step.
     It listens at `host`, a name or IPv4 address of this machine: on a cluster, the name by which Prometheus reaches the
@@ -103,7 +108,8 @@ class RankMetrics:
 
     def _announce(self, rank: int) -> None:
         """Write the file through which Prometheus finds this rank, atomically."""
-        entry = {"targets": [self.address], "labels": {"job": JOB, "rank": str(rank)}}
+        node = os.environ.get("NODE_NAME") or socket.gethostname()
+        entry = {"targets": [self.address], "labels": {"job": JOB, "rank": str(rank), "Hostname": node}}
         self._target.parent.mkdir(parents=True, exist_ok=True)
         part = self._target.with_suffix(".part")
         part.write_text(json.dumps([entry]))

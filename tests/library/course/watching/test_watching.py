@@ -189,11 +189,46 @@ def test_promtool_accepts_the_rules_and_their_own_tests(prometheus, tmp_path) ->
     assert subprocess.run(["promtool", *command], cwd=tmp_path, capture_output=True).returncode == 1
 
 
+def alerts(text: str) -> dict[str, dict]:
+    """The alerting rules of a file, by name."""
+    groups = yaml.safe_load(text)["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+
+
 @pytest.mark.parametrize(("interval_s", "held"), [(5.0, "15s"), (1.0, "3000ms"), (60.0, "180000ms")])
 def test_an_alert_waits_for_three_scrapes(interval_s: float, held: str) -> None:
-    groups = yaml.safe_load(watching.rules(interval_s))["groups"]
-    by_name = {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+    by_name = alerts(watching.rules(interval_s))
     assert by_name["RankDown"]["for"] == held and "for" not in by_name["Xid"]
+
+
+@pytest.mark.parametrize(("limit_s", "expected"), [(None, "> 900"), (3600, "> 3600"), (0.5, "> 0.5")])
+def test_only_the_rule_on_phases_has_the_limit_of_a_phase(limit_s: float | None, expected: str) -> None:
+    ours = alerts(watching.rules() if limit_s is None else watching.rules(phase_limit_s=limit_s))
+    assert ours.pop("PhaseTooLong")["expr"] == f"time() - train_phase_start_timestamp_seconds {expected}"
+    shipped = alerts(watching.rules())
+    assert ours == {name: rule for name, rule in shipped.items() if name != "PhaseTooLong"}
+
+
+@pytest.mark.parametrize("limit_s", [0, -1, float("nan")])
+def test_a_limit_that_no_phase_can_keep_is_refused(limit_s: float) -> None:
+    with pytest.raises(ValueError, match=r"phase_limit_s is .*; give the longest start or save in seconds"):
+        watching.rules(phase_limit_s=limit_s)
+
+
+IMPORTED = """
+import sys
+before = {name.partition(".")[0] for name in sys.modules}
+from worldsize.course.watching import RankMetrics, rules
+with RankMetrics(0, sys.argv[1]):
+    rules()
+after = {name.partition(".")[0] for name in sys.modules}
+print(*sorted(after - before - sys.stdlib_module_names))
+"""
+
+
+def test_a_rank_needs_nothing_but_the_client_of_prometheus(tmp_path) -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTED, tmp_path], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == ["prometheus_client", "worldsize"]
 
 
 def test_every_field_of_a_gpu_that_is_asked_for_is_exported_by_default() -> None:
@@ -210,10 +245,12 @@ def test_no_gauge_of_a_gpu_is_asked_for_its_rate() -> None:
     assert rated and not rated & gauges
 
 
-def test_a_rank_that_ends_is_no_longer_looked_for(tmp_path) -> None:
+def test_a_rank_that_ends_is_no_longer_looked_for(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("NODE_NAME", raising=False)
     with watching.RankMetrics(3, tmp_path) as metrics:
         (entry,) = json.loads((tmp_path / "rank3.json").read_text())
-        assert entry == {"targets": [metrics.address], "labels": {"job": "ranks", "rank": "3"}}
+        assert entry["targets"] == [metrics.address]
+        assert entry["labels"] == {"job": "ranks", "rank": "3", "Hostname": socket.gethostname()}
         metrics.step(loss=2.5, step_s=0.5, num_tokens=8)
         with urlopen(f"http://{metrics.address}/metrics") as answer:
             text = answer.read().decode()
@@ -274,6 +311,13 @@ def test_a_rank_listens_at_the_address_that_other_nodes_reach(tmp_path) -> None:
         assert host == another_address() and "train_loss" in page(metrics)
         with pytest.raises(OSError, match="refused"):
             urlopen(f"http://127.0.0.1:{port}/metrics")
+
+
+def test_a_rank_names_its_node_as_the_exporter_of_its_gpus_does(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("NODE_NAME", "node7")  # in a pod, whose own name is another
+    with watching.RankMetrics(0, tmp_path):
+        (entry,) = json.loads((tmp_path / "rank0.json").read_text())
+    assert entry["labels"]["Hostname"] == "node7"
 
 
 def test_a_rank_is_announced_by_the_name_it_is_given(tmp_path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-_SCRAPE_INTERVAL_S = 5.0  # for which rules.yml is written
+_SCRAPE_INTERVAL_S, _PHASE_LIMIT_S = 5.0, 900.0  # for which rules.yml is written
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -22,12 +22,19 @@ class Query:
     expr: str
 
 
-def rules(scrape_interval_s: float = _SCRAPE_INTERVAL_S) -> str:
+def rules(scrape_interval_s: float = _SCRAPE_INTERVAL_S, phase_limit_s: float = _PHASE_LIMIT_S) -> str:
     """Read the recording and alerting rules, rules.yml.
 
     Every `for`, how long a condition must hold before its alert fires, grows and shrinks with the scrape interval.
+    `PhaseTooLong` fires when a start, a save or another announced phase has lasted `phase_limit_s`.
+
+    Raises:
+        ValueError: the limit of a phase is not more than 0.
     """
+    if not phase_limit_s > 0:
+        raise ValueError(f"phase_limit_s is {phase_limit_s}; give the longest start or save in seconds")
     text = (FOLDER / "rules.yml").read_text(encoding="utf-8")
+    text = text.replace(f"_seconds > {_PHASE_LIMIT_S:g}\n", f"_seconds > {phase_limit_s:.10g}\n")
     factor = scrape_interval_s / _SCRAPE_INTERVAL_S
 
     def scaled(match: re.Match[str]) -> str:
