@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -12,6 +14,7 @@ import pytest
 import torch
 from needs import give_up
 from processes import are_gone, wait_until
+from repository import ROOT
 
 from worldsize.course import slurm
 from worldsize.course.manifests import Job, manifests
@@ -152,6 +155,23 @@ def test_a_run_that_fails_is_followed_by_the_next_of_the_chain(cluster: slurm.Sl
     number = cluster.submit(tmp_path / "fails.sbatch")
     cluster.wait(number)
     assert all("run" in (tmp_path / f"fails-{run}.log").read_text() for run in range(2))
+
+
+def test_a_script_for_gpus_runs_after_what_the_page_says(cluster: slurm.SlurmCluster, tmp_path: Path) -> None:
+    (command,) = re.findall(r"^```sh\n(sed .*?)^```$", (ROOT / "docs/schedulers.md").read_text(), re.M | re.S)
+    job = Job("small", "none", ("train.py",), 4, 8, topology="example.org/rack", queue="elsewhere", time_limit_s=600)
+    text = manifests(job)["slurm.sbatch"]
+    (tmp_path / "slurm.sbatch").write_text(text.replace("torchrun \\", "echo \\"))
+    subprocess.run(["bash", "-e", "-c", command], cwd=tmp_path, check=True)
+    number = cluster.submit(tmp_path / "small.sbatch")
+    cluster.wait(number)
+    assert (tmp_path / "small-0.log").read_text().count("--nproc-per-node=1") == 2
+    plain = manifests(replace(job, num_nodes=2, gpus_per_node=0, topology=""))["slurm.sbatch"]
+    assert _options((tmp_path / "small.sbatch").read_text()) == _options(plain) - {"#SBATCH --partition=elsewhere"}
+
+
+def _options(text: str) -> set[str]:
+    return {line for line in text.splitlines() if line.startswith("#SBATCH")}
 
 
 def test_slurm_refuses_what_the_check_refuses(cluster: slurm.SlurmCluster, tmp_path: Path) -> None:

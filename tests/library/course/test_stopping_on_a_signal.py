@@ -1,4 +1,4 @@
-"""The program of docs/schedulers.md that saves when Slurm says that the time is up, under a real torchrun."""
+"""The program of docs/schedulers.md that saves when Slurm or Kubernetes ends its run, under a real torchrun."""
 
 import os
 import re
@@ -18,13 +18,15 @@ BLOCK = re.compile(r"^```python stops\.py\n(.*?)^```$", re.M | re.S)
 @pytest.mark.slow
 def test_every_rank_saves_the_same_step_and_the_next_run_goes_on_from_it(tmp_path):
     (tmp_path / "stops.py").write_text(BLOCK.search((ROOT / "docs/schedulers.md").read_text())[1])
-    assert started_at(tmp_path, lambda ranks: [os.kill(rank, signal.SIGUSR1) for rank in ranks[:1]]) == (0, 1)
-    first, status = started_at(tmp_path, lambda ranks: [os.kill(rank, signal.SIGUSR1) for rank in ranks])
-    assert first > 0 and status == 1
+    kubernetes = started_at(tmp_path, lambda torchrun, ranks: os.kill(torchrun, signal.SIGTERM))
+    slurm = started_at(tmp_path, lambda torchrun, ranks: [os.kill(rank, signal.SIGUSR1) for rank in ranks[:1]])
+    again = started_at(tmp_path, lambda torchrun, ranks: [os.kill(rank, signal.SIGUSR1) for rank in ranks])
+    assert 0 == kubernetes[0] < slurm[0] < again[0]
+    assert kubernetes[1] == slurm[1] == again[1] == 1
 
 
 def started_at(folder: Path, then) -> tuple[int, int]:
-    """The step from which a run trains, and its exit status after `then` was called with its ranks' processes."""
+    """The step from which a run trains, and its exit status after `then` was called with its processes."""
     command = [
         Path(sys.executable).with_name("torchrun"),
         "--standalone",
@@ -40,7 +42,8 @@ def started_at(folder: Path, then) -> tuple[int, int]:
         watch = Timer(120, end, [torchrun.pid])  # a rank that waits for ever would keep the pipe open
         watch.start()
         first = next(int(line.split()[-1]) for line in torchrun.stdout if line.startswith("training from step"))
-        then([child.pid for child in psutil.Process(torchrun.pid).children() if "stops.py" in child.cmdline()])
+        children = psutil.Process(torchrun.pid).children()
+        then(torchrun.pid, [child.pid for child in children if "stops.py" in child.cmdline()])
         torchrun.stdout.read()
         watch.cancel()
     return first, torchrun.returncode

@@ -19,6 +19,7 @@ import yaml
 from needs import give_up
 from processes import wait_until
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
+from repository import ROOT
 
 from worldsize.course import watching
 from worldsize.course.watching.files import FOLDER
@@ -199,6 +200,42 @@ def alerts(text: str) -> dict[str, dict]:
 def test_an_alert_waits_for_three_scrapes(interval_s: float, held: str) -> None:
     by_name = alerts(watching.rules(interval_s))
     assert by_name["RankDown"]["for"] == held and "for" not in by_name["Xid"]
+
+
+FIRING = 'count(ALERTS{alertname="NoStep", alertstate="firing"}) or vector(0)'
+PAGE = (ROOT / "docs/schedulers.md").read_text(encoding="utf-8")
+
+
+def test_the_page_says_which_alerts_there_are_and_which_page() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (\w+) \|$", PAGE, re.M)
+    assert rows == [(name, rule["labels"]["severity"]) for name, rule in alerts(watching.rules()).items()]
+
+
+def test_a_hang_pages_as_soon_as_the_page_says(prometheus, tmp_path) -> None:
+    rows = [
+        (float(step_s), int(within_s)) for step_s, within_s in re.findall(r"^\| (\S+) s \| (\d+) s \|$", PAGE, re.M)
+    ]
+    assert [step_s for step_s, _ in rows] == [0.5, 10, 30]
+    (tmp_path / "rules.yml").write_text(watching.rules())
+    labels = '{job="ranks", rank="0"}'
+    tests = [
+        {
+            "interval": "5s",
+            "input_series": [  # the step that ends at second 0 is the last
+                {"series": f"train_step_seconds{labels}", "values": f"{step_s}x100"},
+                {"series": f"train_last_step_timestamp_seconds{labels}", "values": "0x100"},
+            ],
+            "promql_expr_test": [
+                {"expr": FIRING, "eval_time": f"{within_s - 5}s", "exp_samples": [{"labels": "{}", "value": 0}]},
+                {"expr": FIRING, "eval_time": f"{within_s}s", "exp_samples": [{"labels": "{}", "value": 1}]},
+            ],
+        }
+        for step_s, within_s in rows
+    ]
+    described = {"rule_files": ["rules.yml"], "evaluation_interval": "5s", "tests": tests}
+    (tmp_path / "test.yml").write_text(json.dumps(described))
+    done = subprocess.run(["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("limit_s", "expected"), [(None, "> 900"), (3600, "> 3600"), (0.5, "> 0.5")])
