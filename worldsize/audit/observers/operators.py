@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import weakref
 from collections.abc import Callable, Mapping
@@ -172,12 +173,12 @@ class OperatorsObserver(TorchDispatchMode):
 
     def _look_for_bad(self, name: str, args: tuple[Any, ...], floating: list[torch.Tensor], caller: FrameType) -> None:
         """Note the first operator that makes a NaN from finite numbers, or a lasting infinity."""
-        if bool(torch.isfinite(floating[0]).all()):
+        if _is_finite(floating[0]):
             return
         if not bool(torch.isnan(floating[0]).any()) and not _overflows(name):
             return
         inputs = [t for one in args for t in _tensors(one) if t.is_floating_point()]
-        if all(bool(torch.isfinite(t).all()) for t in inputs):
+        if all(map(_is_finite, inputs)):
             self._has_seen_bad = True
             self._notebook.say(
                 "not finite",
@@ -185,6 +186,13 @@ class OperatorsObserver(TorchDispatchMode):
                 operator=name.removeprefix("aten::"),
                 is_nan=bool(torch.isnan(floating[0]).any()),
             )
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Whether all elements are finite: then so is their sum, which is quick, unless it overflows."""
+    if tensor.element_size() > 1 and math.isfinite(float(tensor.sum())):  # numbers of eight bits have no sum
+        return True
+    return bool(torch.isfinite(tensor).all())
 
 
 _TORCHS = ("aten", "prims", "c10d", "_c10d_functional", "c10d_functional", "fsdp", "quantized", "profiler", "inductor")
