@@ -1502,7 +1502,7 @@ draw.table(table, title="What an audit costs, 512 tokens a step, measured here")
 # %% [markdown]
 # The operators of such a small model take a few microseconds each, and the audit looks at every
 # one, even in steps that it does not compare. That is most of its cost here. With 26 million
-# parameters, also on 512 tokens, a step takes 1.2 times its CPU time, and 1.03 times if only every
+# parameters, also on 512 tokens, a step takes 1.3 times its CPU time, and 1.1 times if only every
 # 20th step is audited (the library's documentation, *Audit: find training that runs and is wrong*).
 # So audit every one of the first steps of a new program, and only some steps of a long run.
 #
