@@ -303,7 +303,7 @@ def _address(parameter: torch.Tensor) -> int:
 
 def _has_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor's elements are there; FSDP2 frees those of gathered parameters."""
-    return hasattr(tensor, "placements") or tensor.untyped_storage().size() > 0
+    return hasattr(tensor, "placements") or tensor.layout != torch.strided or tensor.untyped_storage().size() > 0
 
 
 def _sharding_ranks(module: nn.Module) -> list[int]:
