@@ -43,10 +43,10 @@ def average(parameters):
         parameter.grad /= dist.get_world_size()
 
 
-def local_sgd():
-    model = network()
+def train_apart(model, num_steps):
+    """Step without reducing gradients, and average the weights after every second step."""
     optimizer = sgd(model)
-    for step in range(6):
+    for step in range(num_steps):
         inputs, targets = batch(step)
         optimizer.zero_grad()
         F.cross_entropy(model(inputs), targets).backward()
@@ -57,19 +57,14 @@ def local_sgd():
                 parameter.data /= dist.get_world_size()
 
 
+def local_sgd():
+    train_apart(network(), num_steps=6)
+
+
 def averages_weights_under_no_sync():
     model = DDP(network())
-    optimizer = sgd(model)
     with model.no_sync():
-        for step in range(4):
-            inputs, targets = batch(step)
-            optimizer.zero_grad()
-            F.cross_entropy(model(inputs), targets).backward()
-            optimizer.step()
-            if step % 2:
-                for parameter in model.parameters():
-                    dist.all_reduce(parameter.data)
-                    parameter.data /= dist.get_world_size()
+        train_apart(model, num_steps=4)
 
 
 LIBRARY = """

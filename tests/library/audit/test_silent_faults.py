@@ -1,5 +1,6 @@
 """Programs that train and are wrong: each is named with its line, which ends in `# FAULT`."""
 
+import contextlib
 import inspect
 import linecache
 
@@ -208,6 +209,21 @@ def schedules_by_its_own_loss():
         loss.backward()
         optimizer.step()
         schedule.step(step if dist.get_rank() else -step)  # FAULT
+
+
+def steps_the_schedule_for_each_micro_batch():
+    model = DDP(network())
+    optimizer = sgd(model)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=3)
+    for number in range(12):
+        is_last = number % 4 == 3
+        inputs, targets = batch(number)
+        with contextlib.nullcontext() if is_last else model.no_sync():
+            (F.cross_entropy(model(inputs), targets) / 4).backward()
+        if is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+        schedule.step()  # FAULT
 
 
 def shuffles_everything_on_each_rank():
@@ -536,6 +552,7 @@ FAULTS = [
     (adds_a_head_later, "in no optimizer", "wrong", "3.bias"),
     (schedules_by_its_own_loss, "settings differ", "wrong", "lr"),
     (gives_all_ranks_one_batch, "same batch", "wrong", ""),
+    (steps_the_schedule_for_each_micro_batch, "schedule too fast", "suspicious", "lr"),
     (shuffles_everything_on_each_rank, "read by every rank", "suspicious", ""),
     (forgets_the_epoch, "same order", "wrong", "epoch"),
     (copies_a_generator, "copied generator", "wrong", "GENERATOR"),
