@@ -74,13 +74,10 @@ def shards_blocks_and_not_the_root():  # https://github.com/Tencent-Hunyuan/UniR
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 2))
     mesh = init_device_mesh("cpu", (2,))
-    fully_shard(model[1], mesh=mesh)
+    fully_shard(model[1], mesh=mesh)  # FAULT
     optimizer = sgd(model.parameters())
     for step in range(3):
-        inputs, targets = batch(step)
-        optimizer.zero_grad()
-        F.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()  # FAULT
+        learn(model, optimizer, step)
 
 
 class Language(nn.Module):
@@ -438,6 +435,354 @@ def never_updates_its_teacher():
             slow.data = slow.data * 1.0 + 0.0 * fast.data
 
 
+def sums_in_a_hook():
+    model = network()
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda one: dist.all_reduce(one.grad))  # FAULT
+    optimizer = sgd(model.parameters())
+    for step in range(3):
+        learn(model, optimizer, step)
+
+
+def sums_in_a_hook_before_the_sum():
+    def reduced(gradient):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)  # FAULT
+        return gradient
+
+    model = network()
+    for parameter in model.parameters():
+        parameter.register_hook(reduced)
+    optimizer = sgd(model.parameters())
+    for step in range(3):
+        learn(model, optimizer, step)
+
+
+def divides_again_in_a_hook_of_ddp():
+    def averaged(_, bucket):
+        buffer = bucket.buffer().div_(dist.get_world_size())
+        work = dist.all_reduce(buffer, async_op=True)  # FAULT
+        return work.get_future().then(lambda future: future.value()[0] / dist.get_world_size())
+
+    model = DDP(network())
+    model.register_comm_hook(None, averaged)
+    optimizer = sgd(model.parameters())
+    for step in range(3):
+        learn(model, optimizer, step)
+
+
+def warms_up_the_defaults():
+    model = DDP(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # FAULT
+    for step in range(4):
+        optimizer.defaults["lr"] = 0.02 * (step + 1)
+        learn(model, optimizer, step)
+
+
+def shuffles_by_a_generator_that_is_seeded_anew():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    inputs, targets = batch(0, rows=24)
+    for _ in range(3):
+        generator = torch.Generator().manual_seed(0)
+        for rows in torch.randperm(24, generator=generator).split(8):  # FAULT
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs[rows]), targets[rows]).backward()
+            optimizer.step()
+
+
+def evaluated(model, reduce_size):
+    """The accuracy on the same samples on every rank."""
+    inputs, targets = batch(50, rows=32, rank=0)
+    hits, size = torch.zeros(()), torch.tensor(32.0)
+    model.eval()
+    with torch.no_grad():
+        for rows, goals in DataLoader(TensorDataset(inputs, targets), batch_size=8):  # FAULT
+            hits += (model(rows).argmax(1) == goals).sum()
+    model.train()
+    dist.all_reduce(hits)
+    if reduce_size:
+        dist.all_reduce(size)
+    return hits / size
+
+
+def sums_the_counts_of_a_whole_evaluation():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    for step in range(3):
+        learn(model, optimizer, step)
+    evaluated(model, reduce_size=False)
+
+
+def clips_on_one_rank():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        if dist.get_rank() == 0:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)  # FAULT
+        optimizer.step()
+
+
+def scales_on_one_rank():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        for parameter in model.parameters():
+            parameter.grad.data *= 1.0 + dist.get_rank()  # FAULT
+        optimizer.step()
+
+
+def decays_to_nothing():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=3)  # FAULT
+    for step in range(9):
+        learn(model, optimizer, step)
+        schedule.step()
+
+
+def keeps_the_schedule_of_its_first_optimizer():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    for step in range(8):
+        if step == 2:
+            optimizer = sgd(model.parameters(), momentum=0.9)
+        learn(model, optimizer, step)
+        schedule.step()  # FAULT
+
+
+def freezes_what_the_state_had_not():
+    model = nn.Sequential(network(), nn.Linear(2, 2))
+    model.load_state_dict({f"0.{name}": one for name, one in network(7).state_dict().items()}, strict=False)  # FAULT
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("0.2"))
+    ddp = DDP(model)
+    optimizer = sgd(p for p in ddp.parameters() if p.requires_grad)
+    for step in range(3):
+        learn(ddp, optimizer, step)
+
+
+def adds_noise_to_weights():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    torch.manual_seed(dist.get_rank())
+    for step in range(4):
+        learn(model, optimizer, step)
+        for parameter in model.parameters():
+            parameter.data += 0.01 * torch.randn_like(parameter)  # FAULT
+
+
+def seeds_the_model_by_rank():
+    torch.manual_seed(dist.get_rank())  # FAULT
+    model = nn.Linear(8, 2)
+    optimizer = sgd(model.parameters())
+    for step in range(3):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()
+
+
+def divides_the_loss_that_ddp_averages():
+    world_size = dist.get_world_size()
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    for step in range(3):
+        optimizer.zero_grad()
+        for micro in range(2):
+            inputs, targets = batch(10 * step + micro)
+            with model.no_sync() if micro == 0 else contextlib.nullcontext():
+                (F.cross_entropy(model(inputs), targets) / (2 * world_size)).backward()  # FAULT
+        optimizer.step()
+
+
+def clears_one_of_two_optimizers():
+    model = DDP(network())
+    first, second = sgd(model.module[0].parameters()), sgd(model.module[2].parameters())
+    for step in range(4):
+        inputs, targets = batch(step)
+        first.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        first.step()
+        second.step()  # FAULT
+
+
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Linear(8, 2, bias=False), nn.Linear(8, 2)
+        self.head.weight = self.embed.weight
+
+    def widen(self):
+        self.embed = nn.Linear(8, 2, bias=False)  # FAULT
+        self.head.weight = nn.Parameter(self.head.weight.detach().clone())
+
+    def forward(self, inputs):
+        return self.head(inputs) + self.embed(inputs)
+
+
+def widens_and_unties():
+    torch.manual_seed(0)
+    model = Shared()
+    model.widen()
+    ddp = DDP(model)
+    optimizer = sgd(ddp.parameters())
+    for step in range(3):
+        learn(ddp, optimizer, step)
+
+
+def cleans_its_gradients():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    for step in range(3):
+        inputs, _ = batch(step)
+        optimizer.zero_grad()
+        outputs = model(inputs)
+        (outputs - outputs.detach()).square().sum(1).sqrt().mean().backward()  # FAULT
+        for parameter in model.parameters():
+            torch.nan_to_num_(parameter.grad)
+        optimizer.step()
+
+
+def skips_steps_in_turn():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    for step in range(6):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        if step != 1 + dist.get_rank():
+            optimizer.step()  # FAULT
+
+
+def counts_what_it_sums():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    for step in range(3):
+        learn(model, optimizer, step)
+    evaluated(model, reduce_size=True)
+
+
+def schedules_a_generator_that_steps_every_third_time():
+    critic, generator = DDP(network()), DDP(network(1))
+    optimizers = [sgd(critic.parameters()), sgd(generator.parameters())]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(one, 0.9) for one in optimizers]
+    for step in range(8):
+        learn(critic, optimizers[0], step)
+        if step % 3 == 0:
+            learn(generator, optimizers[1], step)
+        for schedule in schedules:
+            schedule.step()
+
+
+def decays_to_nothing_at_the_end():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=7)
+    for step in range(8):
+        learn(model, optimizer, step)
+        schedule.step()
+
+
+def tunes_a_new_model_from_a_state():
+    model = DDP(network())
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(3):
+        learn(model, optimizer, step)
+    tuned = nn.Sequential(network(3), nn.Linear(2, 2))
+    state = {f"0.{name}": one for name, one in model.module.state_dict().items()}
+    tuned.load_state_dict(state, strict=False)
+    tuned[0].requires_grad_(False)
+    ddp = DDP(tuned)
+    optimizer = torch.optim.AdamW(ddp.module[1].parameters())
+    for step in range(3):
+        learn(ddp, optimizer, 10 + step)
+
+
+def scales_a_gradient_in_a_hook():
+    model = network()
+    next(model.parameters()).register_hook(lambda gradient: gradient / 2)
+    ddp = DDP(model)
+    optimizer = sgd(ddp.parameters())
+    for step in range(3):
+        learn(ddp, optimizer, step)
+
+
+def joins_with_uneven_batches():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    with model.join():
+        for step in range(6 + 2 * dist.get_rank()):
+            inputs, targets = batch(step, rows=4 if step == 7 else 8)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+    dist.all_reduce(torch.ones(1))
+
+
+class ShardedSgd:
+    """An optimizer that is given its gradient: no backward pass adds to it."""
+
+    def __init__(self, model):
+        self.model, rank = model, dist.get_rank()
+        self.flat = nn.utils.parameters_to_vector(model.parameters()).detach()
+        size = len(self.flat) // 2
+        self.part = slice(rank * size, (rank + 1) * size)
+        self.shard = nn.Parameter(self.flat[self.part].clone())
+        self.inner = sgd([self.shard])
+
+    def step(self):
+        gradient = torch.cat([p.grad.flatten() for p in self.model.parameters()])
+        dist.all_reduce(gradient)
+        self.shard.grad = gradient[self.part] / dist.get_world_size()
+        self.inner.step()
+        parts = [torch.empty_like(self.shard.data) for _ in range(2)]
+        dist.all_gather(parts, self.shard.data)
+        nn.utils.vector_to_parameters(torch.cat(parts), self.model.parameters())
+
+
+def shards_its_optimizer_by_hand():
+    model = network()
+    optimizer = ShardedSgd(model)
+    for step in range(4):
+        inputs, targets = batch(step)
+        model.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+
+def ties_again_after_it_has_widened():
+    model = Shared()
+    model.widen()
+    model.head.weight = model.embed.weight
+    ddp = DDP(model)
+    optimizer = sgd(ddp.parameters())
+    for step in range(3):
+        learn(ddp, optimizer, step)
+
+
+def shuffles_by_one_generator():
+    model = DDP(network())
+    optimizer = sgd(model.parameters())
+    inputs, targets = batch(0, rows=24)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for rows in torch.randperm(24, generator=generator).split(8):
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs[rows]), targets[rows]).backward()
+            optimizer.step()
+
+
 # program, kind, severity, first step that it concerns
 SEEN = [
     (averages_micro_batches_of_unequal_size, "mean of means", "wrong", 1),
@@ -464,8 +809,36 @@ SEEN = [
     (leaves_gradients_unsharded, "not reduced by FSDP2", "wrong", 1),
     (restores_no_numbers, "not resumed", "suspicious", 4),
     (writes_one_file_from_all_ranks, "same file", "suspicious", 3),
+    (sums_in_a_hook, "sum for mean", "wrong", 1),
+    (sums_in_a_hook_before_the_sum, "sum for mean", "wrong", 1),
+    (divides_again_in_a_hook_of_ddp, "divided twice", "wrong", 1),
+    (warms_up_the_defaults, "changes nothing", "wrong", 1),
+    (shuffles_by_a_generator_that_is_seeded_anew, "same order", "suspicious", 1),
+    (sums_the_counts_of_a_whole_evaluation, "counted twice", "suspicious", 4),
+    (clips_on_one_rank, "changed apart", "wrong", 1),
+    (scales_on_one_rank, "changed apart", "wrong", 1),
+    (decays_to_nothing, "stops changing", "suspicious", 4),
+    (keeps_the_schedule_of_its_first_optimizer, "schedule of no steps", "wrong", 9),
+    (freezes_what_the_state_had_not, "neither loaded nor trained", "suspicious", 1),
+    (adds_noise_to_weights, "weights differ", "wrong", 1),
+    (seeds_the_model_by_rank, "different start", "wrong", 1),
+    (divides_the_loss_that_ddp_averages, "divided twice", "suspicious", 1),
+    (clears_one_of_two_optimizers, "never cleared", "wrong", 4),
+    (widens_and_unties, "untied", "wrong", 1),
+    (cleans_its_gradients, "not finite", "suspicious", 1),
+    (skips_steps_in_turn, "step skipped", "wrong", 2),
 ]
 UNSEEN = [averages_experts, carries_gradients_into_the_next_epoch, never_updates_its_teacher]
+RIGHT = [
+    counts_what_it_sums,
+    schedules_a_generator_that_steps_every_third_time,
+    decays_to_nothing_at_the_end,
+    tunes_a_new_model_from_a_state,
+    shuffles_by_one_generator,
+    shards_its_optimizer_by_hand,
+    scales_a_gradient_in_a_hook,
+    ties_again_after_it_has_widened,
+]
 
 
 @pytest.mark.parametrize(("program", "kind", "severity", "step"), SEEN, ids=[one[0].__name__ for one in SEEN])
@@ -475,4 +848,14 @@ def test_a_reported_fault_is_named_first(program, kind, severity, step, tmp_path
 
 @pytest.mark.parametrize("program", UNSEEN, ids=[one.__name__ for one in UNSEEN])
 def test_what_no_rule_sees_draws_no_word(program, tmp_path):
+    assert audit_of(program, tmp_path).findings == []
+
+
+def test_ranks_that_join_draw_no_more_than_a_note(tmp_path):
+    findings = audit_of(joins_with_uneven_batches, tmp_path).findings
+    assert {finding.severity.value for finding in findings} <= {"note"}, findings
+
+
+@pytest.mark.parametrize("program", RIGHT, ids=[one.__name__ for one in RIGHT])
+def test_a_right_program_that_looks_like_one_draws_no_word(program, tmp_path):
     assert audit_of(program, tmp_path).findings == []

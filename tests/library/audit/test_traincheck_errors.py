@@ -41,7 +41,7 @@ class LossyLink:
     def _lose(self, tensor):
         self.num_calls += 1
         if dist.get_rank() == self.rank and self.num_calls == self.lost_at:
-            tensor.detach().view(-1)[: tensor.numel() // 2].zero_()
+            tensor.detach().view(-1)[: tensor.numel() // 2].zero_()  # FAULT
 
 
 def loses_a_reduced_gradient():  # pytorch-84803, pytorch-96600
@@ -130,8 +130,8 @@ def clips_the_norms_on_one_rank():  # deepspeed-1801
         dist.all_reduce(squares)
         if step:
             for parameter in own:
-                parameter.grad *= 0.5 / squares.sqrt()
-        optimizer.step()  # FAULT
+                parameter.grad *= 0.5 / squares.sqrt()  # FAULT
+        optimizer.step()
 
 
 def sends_by_its_own_capacity():  # deepspeed-5794

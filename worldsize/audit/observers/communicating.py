@@ -96,6 +96,8 @@ class CallsObserver:
             about: dict[str, Any] = {"op": op, "group": _group(arguments.get("group"))}
             line = line_of(sys._getframe(1))
             about["is_torchs"] = is_torchs
+            if "op" in arguments:
+                about["reduction"] = str(arguments["op"]).rpartition(".")[2]
             if is_tensor and self._training.is_due and not is_torchs:
                 about["name"] = self._names.find(tensor)
                 about["shape"] = list(tensor.shape)
@@ -105,6 +107,7 @@ class CallsObserver:
                 about["has_gaps"] = any(map(has_gaps, sent))
                 if not about["name"]:
                     about["is_zero"] = not bool(tensor.any())
+                    about["value"] = float(tensor) if tensor.numel() == 1 and not tensor.is_complex() else None
                 if tensor.grad_fn is not None and torch.is_grad_enabled():
                     self._training.hide(tensor.grad_fn, op, line)
                 elif op == "all_reduce" and (node := _function_around()) is not None:

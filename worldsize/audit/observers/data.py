@@ -29,6 +29,15 @@ from worldsize.audit.sketches import sketch
 from worldsize.source import Line, line_of
 
 _MOST_ROWS = 64  # of a data set of tensors that is compared between ranks
+_NOT_THEIR_OWN = (random.__file__, DistributedSampler.__init__.__code__.co_filename)  # whose callers are noted
+_DRAWS = (
+    (torch, "randperm"),
+    (random, "shuffle"),
+    (random.Random, "shuffle"),
+    (np.random, "permutation"),
+    (np.random, "shuffle"),
+    (np.random, "default_rng"),
+)
 
 
 class DataObserver:
@@ -47,6 +56,24 @@ class DataObserver:
         replace(stack, BatchSampler, "__iter__", self._wrap_batches)
         replace(stack, DataLoader, "__init__", self._wrap_init)
         replace(stack, DataLoader, "__iter__", self._wrap_loader)
+        for owner, name in _DRAWS:
+            replace(stack, owner, name, self._wrap_draw)
+
+    def _wrap_draw(self, draw: Callable[..., Any]) -> Callable[..., Any]:
+        def drawn(*args: Any, **kwargs: Any) -> Any:
+            result = draw(*args, **kwargs)
+            frame = sys._getframe(1)
+            if frame.f_code.co_filename not in _NOT_THEIR_OWN:
+                with quietly():
+                    of: Any = result if result is not None else args[-1]  # shuffled where it is
+                    seen: Any = of[:_MOST_ROWS] if hasattr(of, "__getitem__") else args
+                    seen = seen.tolist() if hasattr(seen, "tolist") else seen
+                    content = zlib.crc32(repr(seen).encode())
+                    if args or kwargs:
+                        self._notebook.say("order drawn", line_of(frame), function=draw.__name__, content=content)
+            return result
+
+        return drawn
 
     def _wrap_sampler(self, iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def iterated(sampler: Any) -> Any:
@@ -111,6 +138,7 @@ class DataObserver:
             has_init=loader.worker_init_fn is not None,
             generator=_numpy_generator_of(loader.dataset),
             is_stream=isinstance(loader.dataset, IterableDataset),
+            is_training=torch.is_grad_enabled(),
             **(_reading_of(loader) if torch.is_grad_enabled() else {}),
         )
 

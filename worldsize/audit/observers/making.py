@@ -13,8 +13,10 @@ from torch import nn
 from torch.nn.modules.module import (
     register_module_forward_pre_hook,
     register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
 )
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from worldsize.audit.notes import Notebook
 from worldsize.audit.observers.patching import quietly, replace
@@ -33,7 +35,10 @@ class MakingObserver:
         self._places: dict[
             int, tuple[weakref.ref[torch.Tensor], _Place]
         ] = {}  # id of a replaced parameter -> its place
+        self._registered: dict[int, tuple[weakref.ref[torch.Tensor], _Place]] = {}  # id of a parameter -> its place
+        self._shared: list[tuple[_Place, _Place]] = []  # places that have one parameter
         self._untied: list[tuple[_Place, _Place, Line | None]] = []
+        self._full: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # parameters that a state was loaded into
         self._loaded: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules that are part of a loaded one
         self._new: list[tuple[weakref.ref[torch.Tensor], str, Line | None]] = []  # parameters of layers that came later
 
@@ -41,6 +46,7 @@ class MakingObserver:
         """Observe until the stack is closed."""
         stack.callback(register_module_forward_pre_hook(self._enter).remove)
         stack.callback(register_module_module_registration_hook(self._take_module).remove)
+        stack.callback(register_module_parameter_registration_hook(self._take_parameter).remove)
         replace(stack, nn.Module, "to_empty", self._wrap_to_empty)
         replace(stack, nn.Module, "_apply", self._wrap_apply)
         replace(stack, nn.Module, "load_state_dict", self._wrap_load)
@@ -82,12 +88,43 @@ class MakingObserver:
     def _wrap_load(self, load: Callable[..., Any]) -> Callable[..., Any]:
         def loaded(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             result = load(module, *args, **kwargs)
-            self._loaded.update(module.modules())
+            with quietly():
+                self._loaded.update(module.modules())
+                matrices = {name: one for name, one in module.named_parameters() if one.dim() > 1}
+                absent = [name for name in matrices if name in result.missing_keys and matrices[name] not in self._full]
+                self._full.update({one: True for name, one in matrices.items() if name not in result.missing_keys})
+                if 2 * len(absent) < len(matrices):  # else it is an adapter that is loaded, into a model that is there
+                    line = line_of(sys._getframe(1))
+                    for name in absent:
+                        self._new.append((weakref.ref(matrices[name]), name, line))
             return result
 
         return loaded
 
+    def _take_parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
+        """Remember which places share one parameter, and note where one of them gets a different one."""
+        if parameter is None:
+            return
+        own = weakref.ref(module), name
+        old = module._parameters.get(name)
+        shared = [one for one in self._shared if own in one[:2]]
+        if old is not None and old is not parameter:
+            for one in shared:
+                self._shared.remove(one)
+                self._untied.append((*one, line_of(sys._getframe(1))))
+        known, place = self._registered.get(id(parameter), (None, own))
+        if known is not None and known() is parameter and place != own:
+            self._shared.append((place, own))
+        self._registered[id(parameter)] = weakref.ref(parameter), own
+
     def _take_module(self, module: nn.Module, name: str, part: Any) -> None:
+        if self._shared and part is not None and (old := module._modules.get(name)) not in (None, part):
+            line, new = line_of(sys._getframe(1)), weakref.ref(part)
+            for i, pair in enumerate(self._shared):
+                if any(ref() is old for ref, _ in pair):  # a new module takes the place of one with a tied weight
+                    one, other = ((new if ref() is old else ref, own) for ref, own in pair)
+                    self._shared[i] = one, other
+                    self._untied.append((one, other, line))
         if module in self._loaded and part is not None:
             line, matrices = line_of(sys._getframe(1)), [pair for pair in part.named_parameters() if pair[1].dim() > 1]
             self._new += [(weakref.ref(one), f"{name}.{own}", line) for own, one in matrices]

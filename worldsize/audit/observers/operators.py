@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import weakref
@@ -87,6 +88,8 @@ class OperatorsObserver(TorchDispatchMode):
             return result
         caller = _caller(sys._getframe(1))
         with quietly():
+            if _is_mutable(func):
+                self._training.written(_written(func, args), caller)
             self._look_at(func, args, result, caller)
             if self._calls.copies and torch.is_grad_enabled():
                 self._follow_copies(args, result)
@@ -94,10 +97,8 @@ class OperatorsObserver(TorchDispatchMode):
 
     def _note_writes(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note which memory an operator writes, of memory that has not been written to."""
-        for argument, one in zip(func._schema.arguments, args, strict=False):
-            if (argument.alias_info is not None and argument.alias_info.is_write) or func.namespace != "aten":
-                for tensor in _tensors(one):
-                    self._making.write(tensor)
+        for tensor in [t for one in args for t in _tensors(one)] if func.namespace != "aten" else _written(func, args):
+            self._making.write(tensor)
         for one in kwargs.values():
             for tensor in _tensors(one):
                 self._making.write(tensor)
@@ -237,6 +238,17 @@ def _overflows(name: str) -> bool:
         "sum",
         "_to_copy",
     )
+
+
+@functools.cache
+def _is_mutable(func: Any) -> bool:
+    return func.namespace == "aten" and func._schema.is_mutable
+
+
+def _written(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The tensors among an operator's arguments that it writes into."""
+    pairs = zip(func._schema.arguments, args, strict=False)
+    return [t for at, one in pairs if at.alias_info is not None and at.alias_info.is_write for t in _tensors(one)]
 
 
 def _tensors(one: Any) -> list[torch.Tensor]:

@@ -19,10 +19,10 @@ from torch.optim.lr_scheduler import (
 )
 
 from worldsize.audit.names import Names
-from worldsize.audit.notes import Notebook
+from worldsize.audit.notes import Notebook, as_list
 from worldsize.audit.observers.patching import quietly, replace
 from worldsize.audit.observers.training import TrainingObserver
-from worldsize.source import line_of
+from worldsize.source import Line, line_of
 
 _SCHEDULES = (LRScheduler, ReduceLROnPlateau, SequentialLR, ChainedScheduler, CosineAnnealingWarmRestarts)  # own steps
 
@@ -33,6 +33,7 @@ class ScalingObserver:
     def __init__(self, notebook: Notebook, names: Names, training: TrainingObserver) -> None:
         self._notebook, self._names, self._training = notebook, names, training
         self._is_scaled, self._is_stepping = False, False
+        self._made: weakref.WeakKeyDictionary[Any, Line | None] = weakref.WeakKeyDictionary()
         self._schedules: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def install(self, stack: contextlib.ExitStack) -> None:
@@ -43,6 +44,8 @@ class ScalingObserver:
             replace(stack, scaler, name, self._wrap_unscale)
         for kind in _SCHEDULES:
             replace(stack, kind, "step", self._wrap_schedule)
+        for kind in (LRScheduler, ReduceLROnPlateau):
+            replace(stack, kind, "__init__", self._wrap_making)
         for name in ("clip_grad_norm_", "clip_grad_value_", "get_total_norm"):
             replace(stack, torch.nn.utils, name, self._wrap_clip)
             replace(stack, torch.nn.utils.clip_grad, name, self._wrap_clip)
@@ -62,6 +65,13 @@ class ScalingObserver:
 
         return unscaled
 
+    def _wrap_making(self, init: Callable[..., None]) -> Callable[..., None]:
+        def __init__(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+            init(scheduler, *args, **kwargs)
+            self._made[scheduler] = line_of(sys._getframe(1))
+
+        return __init__
+
     def _wrap_schedule(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def stepped(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
@@ -77,8 +87,9 @@ class ScalingObserver:
                         "schedule",
                         line,
                         kind=type(scheduler).__name__,
+                        made=as_list(self._made.get(scheduler)),
                         number=self._schedules.setdefault(scheduler, len(self._schedules)),
-                        has_steps=self._training.has_steps_of(scheduler.optimizer),
+                        num_steps=self._training.num_steps_of(scheduler.optimizer),
                         is_by_library=line is None or line.filename != frame.f_code.co_filename,
                         is_past_end=length is not None and scheduler.last_epoch >= length,
                     )

@@ -31,11 +31,16 @@ class _Watched:
 
     gradients: list[tuple[weakref.ref[torch.Tensor], list[float]]] = field(default_factory=list)
     is_cleared: bool = False
+    is_added: bool = False  # whether a backward pass has added to gradients that were there
     num_passes: int = 0  # backward passes since the step
 
     def look(self) -> None:
         """Find out whether the gradients have been cleared, or changed in any other way, since they were seen."""
         self.is_cleared |= any(_sketch_of(one()) != seen for one, seen in self.gradients)
+
+    def look_after(self) -> None:
+        """Find out whether a backward pass has added to the gradients that were there."""
+        self.is_added |= any(norm(seen) and _sketch_of(one()) != seen for one, seen in self.gradients)
 
     def see(self) -> None:
         """Remember the gradients as they are."""
@@ -48,6 +53,7 @@ class SteppingObserver:
     def __init__(self, notebook: Notebook, names: Names) -> None:
         self._notebook, self._names = notebook, names
         self._optimizers: weakref.WeakKeyDictionary[Any, _Watched] = weakref.WeakKeyDictionary()
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._made: list[tuple[weakref.ref[torch.Tensor], list[float]]] = []  # gradients of the last backward pass
         self._is_used, self._is_stepping = True, False  # whether a step came after it; whether one is running
         self._num_passes = 0
@@ -99,6 +105,7 @@ class SteppingObserver:
                 self._num_passes += 1
                 for watched in self._optimizers.values():
                     watched.num_passes += 1
+                    watched.look_after()
                     watched.see()
                 now = [(one, _sketch_of(one)) for one in self._followed()]
                 self._made = [(weakref.ref(one), of) for one, of in now if norm(of) and of != seen.get(id(one))]
@@ -117,7 +124,9 @@ class SteppingObserver:
             if watched.gradients and watched.num_passes:
                 alive = [one for ref, _ in watched.gradients if (one := ref()) is not None]
                 names = [self._names.of(one) or "" for one in alive]
-                self._notebook.say("kept gradients", is_kept=not watched.is_cleared, names=names)
+                number = self._numbers.setdefault(optimizer, len(self._numbers))
+                is_kept = watched.is_added and not watched.is_cleared
+                self._notebook.say("kept gradients", optimizer=number, is_kept=is_kept, names=names)
             own = [(weakref.ref(one), of) for one in _smallest(optimizer) if norm(of := _sketch_of(one))]
             self._optimizers[optimizer] = _Watched(own)
             self._before = {}

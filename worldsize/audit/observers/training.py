@@ -6,8 +6,9 @@ import contextlib
 import os
 import sys
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from worldsize.audit.sketches import sketch
 from worldsize.source import Line, line_of
 
 _PERTURBING_SEED = 44
+_MOST_EVALUATIONS = 1000  # forward passes in evaluation mode that are noted
 _STEP = (torch.optim.Optimizer.profile_hook_step.__code__.co_filename, "wrapper")  # calls the hooks of a step
 
 
@@ -37,14 +39,23 @@ class TrainingObserver:
         self._notebook, self._names, self._wrapping, self._every = notebook, names, wrapping, every
         self._depth = 0
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._made: weakref.WeakKeyDictionary[Any, Line | None] = weakref.WeakKeyDictionary()
+        # where an optimizer was made, where torch's generator had been seeded, and the defaults
+        self._made: weakref.WeakKeyDictionary[Any, tuple[Line | None, Any, dict[str, Any]]]
+        self._made = weakref.WeakKeyDictionary()
         self._num_steps: dict[int, int] = {}
-        self._sketches: dict[int, tuple[weakref.ref[torch.Tensor], int, list[float]]] = {}  # id -> version, sketch
+        # address of memory -> id of a tensor in it -> version, sketch
+        self._sketches: defaultdict[int, dict[int, tuple[weakref.ref[torch.Tensor], int, list[float]]]]
+        self._sketches = defaultdict(dict)
+        self._held: dict[int, tuple[str, str]] = {}  # address of memory -> what of it is observed, and its name
+        self._writers: set[tuple[int, str, Line | None]] = set()  # lines whose writes have been noted, by step
+        self._is_torchs_turn = False  # a backward pass or a step is running
+        self._num_evaluations = 0
         self._sent: set[str] = set()  # names of gradients that were sent since the last backward pass began
         self._has_drawn = False  # whether a dropout of this forward pass has been noted
         self._hidden: list[tuple[Any, str, Line | None]] = []  # graph nodes whose values a collective has changed
         self._perturbed: set[int] = set()
-        self._seeded: Line | None = None  # where torch's generator was last seeded
+        self._hooked: set[int] = set()  # ids of parameters whose gradients are noted before hooks see them
+        self._seeded: tuple[Line | None, int] | None = None  # where torch's generator was last seeded, and with what
         self._sums: list[tuple[Any, Line | None]] = []  # functions of autograd's that sum over ranks
 
     def install(self, stack: contextlib.ExitStack) -> None:
@@ -59,16 +70,22 @@ class TrainingObserver:
         replace(stack, torch.autograd, "backward", self._wrap_backward)
         replace(stack, torch.optim.Optimizer, "__init__", self._wrap_optimizer)
         replace(stack, torch, "manual_seed", self._wrap_seed)
+        replace(stack, torch.Tensor, "register_post_accumulate_grad_hook", self._wrap_hook)
+        replace(stack, torch.Tensor, "register_hook", self._wrap_hook)
 
     @property
     def is_due(self) -> bool:
         """Whether this step is one of those in which tensors are sketched."""
         return (self._notebook.step - 1) % self._every == 0
 
-    def has_steps_of(self, optimizer: Any) -> bool:
-        """Whether an optimizer, or one that shares its groups of parameters, has taken a step."""
+    def num_steps_of(self, optimizer: Any) -> int:
+        """How many steps an optimizer, or one that shares its groups of parameters, has taken."""
         groups = {id(group) for group in getattr(optimizer, "param_groups", ())}
-        return any(one is optimizer or groups & {id(group) for group in one.param_groups} for one in self._optimizers)
+        return sum(
+            self._num_steps[number]
+            for one, number in self._optimizers.items()
+            if one is optimizer or groups & {id(group) for group in one.param_groups}
+        )
 
     def finish(self) -> None:
         """Write what is there at the end."""
@@ -81,6 +98,30 @@ class TrainingObserver:
     def forget(self) -> None:
         """Sketch every tensor anew: a collective writes into tensors without a new version."""
         self._sketches.clear()
+
+    def written(self, tensors: Sequence[torch.Tensor], caller: FrameType) -> None:
+        """Forget the sketches of what an operator has written into, and note who writes outside steps.
+
+        Neither an operator on lists nor one on `.data` gives a tensor a new version here.
+        """
+        for tensor in tensors:
+            address = address_of(tensor)
+            self._sketches.pop(address, None)
+            if address not in self._held or (self._is_torchs_turn and "/torch/" in caller.f_code.co_filename):
+                continue
+            (role, name), line = self._held[address], line_of(caller)
+            if line is not None and (self._notebook.step, role, line) not in self._writers:
+                self._writers.add((self._notebook.step, role, line))
+                self._notebook.say("written", line, role=role, name=name)
+
+    def _hold(self) -> None:
+        """Observe who writes into weights, their gradients and buffers."""
+        self._held = {address_of(one): ("buffer", name) for name, one in self._names.buffers()}
+        for name, one in self._names.parameters():
+            self._held[address_of(one)] = "weight", name
+            if one.grad is not None:
+                self._held[address_of(one.grad)] = "gradient", name
+        self._held.pop(0, None)
 
     def hide(self, node: Any, op: str, line: Line | None) -> None:
         """Remember the node of autograd's whose tensor is communicated without autograd's knowledge."""
@@ -106,15 +147,19 @@ class TrainingObserver:
             if self._depth == 1:
                 self._has_drawn = False
                 self._wrapping.enter(module)
-            if (self._depth == 1) and torch.is_grad_enabled() and module.training:
+            if self._depth == 1 and torch.is_grad_enabled() and module.training:
                 self._note_input(module, args)
+            elif self._depth == 1 and not module.training and self._num_evaluations < _MOST_EVALUATIONS:
+                self._num_evaluations += 1
+                self._notebook.say("evaluation", inputs=[sketch(one) for one in _inputs(args)])
             if module._buffers and torch.is_grad_enabled() and module.training and self.is_due:
                 self._buffers("buffers", module)
 
     def _wrap_seed(self, seed: Callable[..., Any]) -> Callable[..., Any]:
         def seeded(*args: Any, **kwargs: Any) -> Any:
-            self._seeded = line_of(sys._getframe(1))
-            return seed(*args, **kwargs)
+            generator = seed(*args, **kwargs)
+            self._seeded = line_of(sys._getframe(1)), torch.initial_seed()
+            return generator
 
         return seeded
 
@@ -129,18 +174,18 @@ class TrainingObserver:
                     parameter.mul_(1 + signs.to(parameter.dtype) * torch.finfo(parameter.dtype).eps)
 
     def _note_input(self, module: nn.Module, args: Any) -> None:
-        inputs = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor) and one.numel() > 1]
-        if inputs and self.is_due:
+        inputs = _inputs(args)
+        draws = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p and m.training for m in module.modules())
+        has_weights = next(module.parameters(), None) is not None  # else it is a loss
+        if inputs and self.is_due and (draws or has_weights):
             state = torch.get_rng_state()
             self._notebook.say(
                 "forward",
                 model=type(module).__name__,
                 inputs=[sketch(one) for one in inputs],
                 generator=sketch(state),
-                seeded=as_list(self._seeded),
-                draws=any(
-                    isinstance(m, nn.modules.dropout._DropoutNd) and m.p and m.training for m in module.modules()
-                ),
+                seeded=as_list(self._seeded[0]) if self._seeded else None,
+                draws=draws,
                 mesh=_sharding_ranks(module),
             )
 
@@ -160,10 +205,15 @@ class TrainingObserver:
             with quietly():
                 self._sent.clear()
                 leaves = self._before_backward(tensors)
-            backward(tensors, *args, **kwargs)
+                self._is_torchs_turn = True
+            try:
+                backward(tensors, *args, **kwargs)
+            finally:
+                self._is_torchs_turn = False
             with quietly():
                 if self.is_due:
                     self._gradients("gradients after backward", leaves)
+                    self._hold()
 
         return observed
 
@@ -194,6 +244,26 @@ class TrainingObserver:
             )
         return leaves
 
+    def _wrap_hook(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        """Let a parameter's hooks follow one that notes its gradient, which they may reduce."""
+
+        def registered(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
+            line = line_of(sys._getframe(1))
+
+            def observed(given: torch.Tensor) -> None:
+                with quietly():  # it is given the parameter, which has its gradient, or what is added to that
+                    gradient = tensor.grad if given is tensor else given
+                    name = self._names.of(tensor)
+                    if name and gradient is not None and self.is_due and (given is tensor or tensor.grad is None):
+                        self._notebook.say("gradients before hook", line, of={name: sketch(gradient)}, is_ddps=False)
+
+            if isinstance(tensor, nn.Parameter) and tensor.requires_grad and id(tensor) not in self._hooked:
+                self._hooked.add(id(tensor))
+                register(tensor, observed)
+            return register(tensor, hook)
+
+        return registered
+
     def _gradients(self, kind: str, parameters: Sequence[torch.Tensor]) -> None:
         named = {}
         known = {id(parameter) for parameter in parameters}
@@ -209,18 +279,21 @@ class TrainingObserver:
     def _wrap_optimizer(self, init: Callable[..., None]) -> Callable[..., None]:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             init(optimizer, *args, **kwargs)
-            self._made[optimizer] = line_of(sys._getframe(1))
+            self._made[optimizer] = line_of(sys._getframe(1)), self._seeded, dict(optimizer.defaults)
 
         return __init__
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._is_torchs_turn = True
         if self._is_torchs_step():
             return
         with quietly():
             number = self._optimizers.get(optimizer)
             if number is None:
                 number = self._optimizers[optimizer] = len(self._num_steps)
-                self._notebook.say("optimizer", self._made.get(optimizer), number=number)
+                line, seeded, _ = self._made.get(optimizer, (None, None, {}))
+                seed = {"seeded": as_list(seeded[0]), "seed": seeded[1]} if seeded else {"seeded": None}
+                self._notebook.say("optimizer", line, number=number, **seed)
             self._num_steps[number] = self._num_steps.get(number, 0) + 1
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             self._names.name_loose(parameters)
@@ -242,6 +315,7 @@ class TrainingObserver:
                 without=lost,
                 outside=outside,
                 options=options,
+                defaults=self._changed_defaults(optimizer),
                 has_state=any(len(optimizer.state.get(p, ())) for p in parameters),
                 is_expected=expecting.is_expected(),
             )
@@ -251,7 +325,14 @@ class TrainingObserver:
                 line = next(iter(self._wrapping.local_lines.values()))
                 self._notebook.say("step after no_sync", line)
 
+    def _changed_defaults(self, optimizer: Any) -> dict[str, float]:
+        """The defaults that have been changed since an optimizer was made, which is too late for its steps."""
+        made = self._made.get(optimizer, (None, None, optimizer.defaults))[2]
+        now = {name: value for name, value in optimizer.defaults.items() if isinstance(value, int | float)}
+        return {name: value for name, value in now.items() if value != made.get(name)}
+
     def _after_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._is_torchs_turn = False
         if self._is_torchs_step():
             return
         self._notebook.step += self._num_running_steps() == 1  # an optimizer may step others
@@ -282,10 +363,16 @@ class TrainingObserver:
             self._notebook.say(kind, of={name: sketch(buffer) for name, buffer in buffers})
 
     def _sketched(self, tensor: torch.Tensor) -> list[float]:
-        cached = self._sketches.get(id(tensor))
+        known = self._sketches[address_of(tensor)]
+        cached = known.get(id(tensor))
         if cached is None or cached[0]() is not tensor or cached[1] != tensor._version:
-            cached = self._sketches[id(tensor)] = weakref.ref(tensor), tensor._version, sketch(tensor)
+            cached = known[id(tensor)] = weakref.ref(tensor), tensor._version, sketch(tensor)
         return cached[2]
+
+
+def _inputs(args: Any) -> list[torch.Tensor]:
+    """The tensors that enter a module."""
+    return [one for one in tree_leaves(args) if isinstance(one, torch.Tensor) and one.numel() > 1]
 
 
 def _running() -> Iterator[CodeType]:
@@ -299,6 +386,13 @@ def _running() -> Iterator[CodeType]:
 def _address(parameter: torch.Tensor) -> int:
     """Where a parameter's elements are: a DTensor may be made of one that an optimizer holds, as in DDP."""
     return getattr(parameter, "_local_tensor", parameter).data_ptr()
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Where a tensor's memory begins, which its views share; 0 for one without memory of its own."""
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        return getattr(tensor, "_local_tensor", tensor).untyped_storage().data_ptr()
+    return 0
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

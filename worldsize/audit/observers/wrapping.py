@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import weakref
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed import fsdp
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
@@ -20,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from worldsize.audit.names import Names
 from worldsize.audit.notes import Notebook
 from worldsize.audit.observers.patching import quietly, replace
+from worldsize.audit.sketches import sketch
 from worldsize.source import Line, line_of
 
 
@@ -50,6 +53,8 @@ class WrappingObserver:
         replace(stack, DistributedDataParallel, "__init__", self._wrap_ddp)
         replace(stack, DistributedDataParallel, "forward", self._wrap_ddp_forward)
         replace(stack, DistributedDataParallel, "no_sync", self._wrap_no_sync)
+        replace(stack, DistributedDataParallel, "register_comm_hook", self._wrap_hook)
+        replace(stack, fsdp, "fully_shard", self._wrap_fully_shard)
 
     def enter(self, module: nn.Module) -> None:
         """Note an outermost forward pass of a module that DDP holds, if it is not DDP that calls it."""
@@ -131,6 +136,29 @@ class WrappingObserver:
             return no_sync(ddp)
 
         return entered
+
+    def _wrap_hook(self, register: Callable[..., None]) -> Callable[..., None]:
+        def registered(ddp: Any, state: object, hook: Callable[..., Any]) -> None:
+            line = line_of(sys._getframe(1))
+
+            @functools.wraps(hook)  # DDP looks at its signature
+            def hooked(state: object, bucket: Any) -> Any:
+                with quietly():
+                    pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
+                    of = {name: sketch(one) for p, one in pairs if (name := self._names.of(p))}
+                    self._notebook.say("gradients before hook", line, of=of, is_ddps=True)
+                return hook(state, bucket)
+
+            register(ddp, state, hooked)
+
+        return registered
+
+    def _wrap_fully_shard(self, shard: Callable[..., Any]) -> Callable[..., Any]:
+        def sharded(*args: Any, **kwargs: Any) -> Any:
+            self._notebook.say("fully_shard", line_of(sys._getframe(1)))
+            return shard(*args, **kwargs)
+
+        return sharded
 
     def look(self) -> None:
         """Note, before a backward pass, what DDP and FSDP2 will not reduce.

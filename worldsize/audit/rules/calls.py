@@ -128,9 +128,12 @@ def strides(evidence: Evidence) -> Iterator[AuditFinding]:
 
 def pairs(evidence: Evidence) -> Iterator[AuditFinding]:
     """Calls that pair up by luck: of a different step, or with a different tensor."""
+    last = {one.rank: max((n.step for n in one.of("before step")), default=0) for one in evidence.ranks}
     for calls in _paired(evidence):
         first = calls[min(calls)]
         steps = {rank: call.step for rank, call in calls.items()}
+        if all(step > last[rank] > 0 for rank, step in steps.items()):  # at the end, where `join` lets ranks arrive
+            steps = dict.fromkeys(steps, first.step)
         names = {rank: call.get("name", "") for rank, call in calls.items()}
         are_weights = all(
             name.startswith("weight ") for name in names.values()
@@ -187,7 +190,8 @@ def skipped(evidence: Evidence) -> Iterator[AuditFinding]:
     first = evidence.first("before step")
     if first is None or not evidence.is_data_parallel or evidence.differ_by_design:
         return
-    if len({of.get(first["optimizer"]) for of in counts.values()}) < 2:
+    is_uneven = len({of.get(first["optimizer"]) for of in counts.values()}) > 1
+    if not is_uneven and evidence.first("thrown away") is None:
         return
     for n, notes in enumerate(zip(*losses.values(), strict=True)):
         if len({note.step for note in notes}) > 1:

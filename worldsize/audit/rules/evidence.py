@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from worldsize.audit import sketches
 from worldsize.audit.notes import Note, RankNotes
 from worldsize.audit.sketches import Sketch
+from worldsize.source import Line
 
 ROUNDING = 1e-5  # relative difference of weights that reductions in a different order explain
 UNREDUCED = 1e-3  # relative difference of gradients that they do not explain
@@ -49,11 +50,25 @@ class Evidence:
 
     @functools.cached_property
     def local(self) -> dict[tuple[int, int], dict[str, Sketch]]:
-        """The gradients that the last backward pass before a step left, by rank and step."""
+        """The gradients that the last backward pass before a step left, by rank and step.
+
+        Of those that are reduced inside the backward pass: as they were before it.
+        """
         last: dict[tuple[int, int], dict[str, Sketch]] = {}
         for note in self.all("gradients after backward"):
-            last[note.rank, note.step] = note["of"]
+            last[note.rank, note.step] = dict(note["of"])
+        for note in self.all("gradients before hook"):
+            last.setdefault((note.rank, note.step), {}).update(note["of"])
         return last
+
+    def written(self, role: str, step: int) -> Line | None:
+        """The line that has written into gradients, weights or buffers in a step: one of some ranks only, or the last.
+
+        Those of the backward pass and of the optimizer are not among them.
+        """
+        notes = [note for note in self.all("written") if note["role"] == role and note.step == step]
+        lines = {note.line: {n.rank for n in notes if n.line == note.line} for note in notes}
+        return min(reversed(lines), key=lambda line: len(lines[line]), default=None)
 
     @functools.cached_property
     def weights(self) -> dict[str, list[tuple[int, OfRanks]]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from worldsize.audit import sketches
 from worldsize.audit.cures import CURES
 from worldsize.audit.finding import AuditFinding, Severity
+from worldsize.audit.notes import Note
 from worldsize.audit.rules.evidence import UNREDUCED, Evidence, is_equal, listed, module_of, short
 from worldsize.audit.sketches import Sketch
 from worldsize.source import Line
@@ -151,7 +152,8 @@ def changed_apart(evidence: Evidence) -> Iterator[AuditFinding]:
                     f"at step {step} it differs by {sketches.spread(list(of.values())):.0%} of its norm",
                     "clip and scale by the same number on all ranks that hold the same weight"
                     + ("" if was_equal else "; if nothing in the program does this, a transfer lost data"),
-                    calls[0].line if is_reduced else _line_of_step(evidence, step),
+                    evidence.written("gradient", step)
+                    or (calls[0].line if is_reduced else _line_of_step(evidence, step)),
                     tuple(of),
                     step,
                     short(name),
@@ -178,6 +180,7 @@ def partly_reduced(evidence: Evidence) -> Iterator[AuditFinding]:
     if not different or evidence.is_expected:
         return
     name, (step, of) = different[0]
+    sharding = evidence.first("fully_shard")
     yield AuditFinding(
         "gradients differ",
         Severity.WRONG,
@@ -185,7 +188,7 @@ def partly_reduced(evidence: Evidence) -> Iterator[AuditFinding]:
         f"at step {step} it differs between ranks by {sketches.spread(list(of.values())):.0%} of its norm, while "
         f"{len(known)} other gradients are reduced",
         "reduce the gradient of every parameter that all ranks have; fully_shard the outermost module too",
-        _line_of_step(evidence, step),
+        sharding.line if sharding else _line_of_step(evidence, step),
         tuple(of),
         step,
         short(name),
@@ -213,6 +216,8 @@ def factors(evidence: Evidence) -> Iterator[AuditFinding]:
     means = [note["is_mean"] for note in evidence.all("loss")]
     is_shared = len({len(one.of("loss")) for one in evidence.ranks}) == 1 and not evidence.differ_by_design
     passes = Counter((note.rank, note.step) for note in evidence.all("gradients after backward"))
+    hooks = [note for note in evidence.all("gradients before hook") if not note["is_ddps"]]
+    scaled = {name for note in hooks for name in note["of"]}  # a hook may scale a gradient on purpose
     divided: list[AuditFinding | None] = []  # for each step: by chance, clipping can look like it in one
     for moment in evidence.steps:
         if len(moment) < n or n < 2:
@@ -237,13 +242,13 @@ def factors(evidence: Evidence) -> Iterator[AuditFinding]:
                     evidence, "reduced twice", name, step, f"{n} times", "already equal on all ranks before it"
                 )
                 return
-            if was_equal and abs(c * n - 1) < 1e-2 and not is_accumulated:
+            if was_equal and abs(c * n - 1) < 1e-2 and not is_accumulated and name not in scaled:
                 found = _factor(evidence, "divided twice", name, step, f"1/{n} of", "already the mean over ranks")
                 break
             if not was_equal and abs(c - 1) < 1e-2 and means and all(means) and is_shared:
                 yield _factor(evidence, "sum for mean", name, step, f"{n} times", "a sum over ranks of mean losses")
                 return
-            if not was_equal and abs(c * n * n - 1) < 1e-2 and not is_accumulated:
+            if not was_equal and abs(c * n * n - 1) < 1e-2 and not is_accumulated and name not in scaled:
                 found = _factor(evidence, "divided twice", name, step, f"1/{n} of", "the mean over ranks before it")
                 break
         divided += [found] * is_known
@@ -251,9 +256,46 @@ def factors(evidence: Evidence) -> Iterator[AuditFinding]:
         yield divided[0]
 
 
+def divided_loss(evidence: Evidence) -> Iterator[AuditFinding]:
+    """A mean loss that is divided by the number of ranks, whose gradients DDP averages as well."""
+    n = evidence.world_size
+    if n < 2 or not evidence.of_ddp:
+        return
+    for one in evidence.ranks:
+        by_step = {note.step: [] for note in one.of("before step")}
+        for note in one.of("loss"):
+            by_step.get(note.step, []).append(note)
+        parts = [notes for notes in by_step.values() if notes]
+        if not parts or not all(_is_divided(notes, n) for notes in parts):
+            continue
+        line = parts[0][0].line
+        if n > 2 or (line and "world" in line.text):  # half a loss is common, and two ranks are
+            yield AuditFinding(
+                "divided twice",
+                Severity.SUSPICIOUS,
+                f"the loss is divided by {n}, as many as there are ranks, and DDP averages its gradients as well",
+                f"each of {len(parts)} steps adds up mean losses, times {parts[0][0]['micro'][1] * len(parts[0]):g}",
+                CURES["divided twice"],
+                line,
+                (one.rank,),
+                parts[0][0].step,
+                "loss",
+            )
+
+
+def _is_divided(notes: list[Note], by: int) -> bool:
+    """Whether the mean losses of a step are added up with weights whose sum is one over this number."""
+    scales = [note["micro"][1] if note["micro"] else None for note in notes]
+    return None not in scales and abs(sum(map(abs, filter(None, scales))) * by - 1) < 1e-3
+
+
 def _factor(evidence: Evidence, kind: str, name: str, step: int, times: str, because: str) -> AuditFinding:
     calls = [n for n in evidence.all("call") if n["op"] == "all_reduce" and not n.get("is_torchs") and n.step == step]
     named = [n for n in calls if n.get("name", "") == f"gradient of {name}"] or calls
+    cause = next(iter(named), evidence.first("gradients before hook"))
+    line = cause.line if cause else None
+    if kind == "divided twice":
+        line = evidence.written("gradient", step) or line
     return AuditFinding(
         kind,
         Severity.WRONG,
@@ -261,7 +303,7 @@ def _factor(evidence: Evidence, kind: str, name: str, step: int, times: str, bec
         f"at step {step} the gradient of {short(name)} that the optimizer gets is {times} what it should be: it was "
         f"{because}",
         CURES[kind],
-        named[0].line if named else None,
+        line,
         tuple(one.rank for one in evidence.ranks),
         step,
         short(name),
@@ -382,6 +424,7 @@ RULES = (
     not_in_list,
     lost_hooks,
     factors,
+    divided_loss,
     changed_apart,
     partly_reduced,
     orphans,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from worldsize.audit import sketches
@@ -108,6 +109,72 @@ def order(evidence: Evidence) -> Iterator[AuditFinding]:
         )
 
 
+def evaluated_by_all(evidence: Evidence) -> Iterator[AuditFinding]:
+    """An evaluation that is the same on every rank, whose counts are summed over the ranks."""
+    passes = {one.rank: one.of("evaluation") for one in evidence.ranks}
+    steps = {note.step for notes in passes.values() for note in notes}
+    for step in sorted(steps):
+        inputs = [[note["inputs"] for note in notes if note.step == step] for notes in passes.values()]
+        if len(inputs) < max(2, evidence.world_size) or any(one != inputs[0] for one in inputs):
+            continue
+        sums: list[list[Note]] = []
+        for one in evidence.ranks:
+            last = max(i for i, note in enumerate(one.notes) if note.kind == "evaluation" and note.step == step)
+            after = itertools.takewhile(lambda note: note.kind != "forward", one.notes[last:])
+            sums.append([n for n in after if n.kind == "call" and n["op"] == "all_reduce" and not n["is_torchs"]])
+        if any(len(of) != 1 for of in sums):  # hits and samples are both summed, or nothing is
+            continue
+        notes = [of[0] for of in sums]
+        values = {note.get("value") for note in notes}
+        value = values.pop()
+        if values or not value or value != int(value) or value < 2 or notes[0].get("reduction", "SUM") != "SUM":
+            continue
+        loaders = [note for note in evidence.ranks[0].of("loader") if note.step == step and not note["is_training"]]
+        yield AuditFinding(
+            "counted twice",
+            Severity.SUSPICIOUS,
+            "every rank evaluates the same samples, and what they count is summed over the ranks",
+            f"{len(inputs[0])} forward passes had the same inputs on all {len(inputs)} ranks; each counted {value:g}, "
+            f"and the sum is {len(inputs) * value:g}",
+            "give each rank its own part of the samples, or do not sum; divide by the number that was counted",
+            loaders[-1].line if loaders else notes[0].line,
+            tuple(note.rank for note in notes),
+            step,
+        )
+        return
+
+
+def redrawn(evidence: Evidence) -> Iterator[AuditFinding]:
+    """An order that is drawn for each epoch and is the same each time, because what it is drawn from is seeded anew."""
+    for one in evidence.ranks:
+        by_line: dict[Line | None, list[int]] = {}
+        for i, note in enumerate(one.notes):
+            if note.kind == "order drawn":
+                by_line.setdefault(note.line, []).append(i)
+        for places in by_line.values():
+            parts = [
+                [note["inputs"] for note in one.notes[start:stop] if note.kind == "forward"]
+                for start, stop in itertools.pairwise([*places, len(one.notes)])
+            ]
+            is_same = len({one.notes[i]["content"] for i in places}) == 1
+            read = [part for part in parts if len(part) > 1 and part[0] != part[1]]
+            shortest = min(map(len, read), default=0)
+            if is_same and len(read) > 1 and all(part[:shortest] == read[0][:shortest] for part in read):
+                note = one.notes[places[0]]
+                yield AuditFinding(
+                    "same order",
+                    Severity.SUSPICIOUS,
+                    "samples are shuffled anew for each epoch, and come in the same order each time",
+                    f"{note['function']} gave the same {len(places)} times, and the batches after it were the same",
+                    "seed it once, before the first epoch, or by the epoch's number",
+                    note.line,
+                    (one.rank,),
+                    note.step,
+                    "epoch",
+                )
+                break
+
+
 def copied_generators(evidence: Evidence) -> Iterator[AuditFinding]:
     """Workers of a loader that all draw from a copy of one generator."""
     for note in evidence.all("loader"):
@@ -171,7 +238,7 @@ def unequal_draws(evidence: Evidence) -> Iterator[AuditFinding]:
             tuple(moments[0]),
             first.step,
             "torch's generator",
-            explains=frozenset({"weights differ"}),
+            explains=frozenset({"weights differ", "replicas differ", "gradients differ", "changed apart"}),
         )
 
 
@@ -200,9 +267,11 @@ def means_of_means(evidence: Evidence) -> Iterator[AuditFinding]:
     mean = sum(note["value"] * counts[rank] for rank, note in moment.items()) / total
     of_means = sum(note["value"] for note in moment.values()) / len(moment)
     note = moment[min(moment)]
+    severity = Severity.WRONG if 2 * len(uneven) > len(moments) else Severity.SUSPICIOUS
+    severity = severity if 4 * len(uneven) > len(moments) else Severity.NOTE  # as the last batches of epochs
     yield AuditFinding(
         "mean of means",
-        Severity.WRONG if 2 * len(uneven) > len(moments) else Severity.SUSPICIOUS,
+        severity,
         "ranks average the loss over different numbers of elements, and their gradients are averaged again",
         f"{', '.join(f'rank {rank}: {count:g}' for rank, count in counts.items())}; the mean of the means is "
         f"{of_means:.4g}, the mean over all elements {mean:.4g}",
@@ -356,16 +425,18 @@ def repeated_draws(evidence: Evidence) -> Iterator[AuditFinding]:
 
 
 RULES = (
+    unequal_draws,
     replicas,
     same_batch,
     read_by_all,
     splits,
     streams,
     order,
+    redrawn,
+    evaluated_by_all,
     copied_generators,
     equal_draws,
     repeated_draws,
-    unequal_draws,
     means_of_means,
     micro_batches,
 )

@@ -19,6 +19,7 @@ _TRAINS = ("call", "forward", "loss", "before step", "loaded")
 def not_finite(evidence: Evidence) -> Iterator[AuditFinding]:
     """The first NaN or infinity that reaches a loss or an optimizer."""
     bad = [note for note in evidence.all("loss") if not math.isfinite(note["value"])]
+    yield from _cleaned(evidence)
     names = [
         (note.step, name)
         for note in evidence.all("before step")
@@ -44,6 +45,32 @@ def not_finite(evidence: Evidence) -> Iterator[AuditFinding]:
         name,
         explains=frozenset({"weights differ", "decided by a local value", "changes nothing"}),
     )
+
+
+def _cleaned(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Gradients that are not finite after the backward pass, and finite at the step."""
+    origin = evidence.first("not finite")
+    steps = {(note.rank, note.step): note for note in evidence.all("before step")}
+    cleaned = [
+        (step, name)
+        for (rank, step), of in evidence.local.items()
+        for name, one in of.items()
+        if (rank, step) in steps and not sketches.is_finite(one)
+        if sketches.is_finite(steps[rank, step]["gradients"].get(name, [math.inf]))
+    ]
+    if origin and cleaned:
+        yield AuditFinding(
+            "not finite",
+            Severity.SUSPICIOUS,
+            f"{origin['operator']} makes {'NaN' if origin['is_nan'] else 'infinity'} from finite numbers on "
+            f"rank {origin.rank}, and gradients are made finite again before the step",
+            f"{len(cleaned)} gradients were not finite after the backward pass, on all ranks and in all steps",
+            "keep this operator's inputs, or those of its forward pass, away from 0 and from overflow",
+            origin.line,
+            (origin.rank,),
+            origin.step,
+            short(min(cleaned)[1]),
+        )
 
 
 def recomputed(evidence: Evidence) -> Iterator[AuditFinding]:

@@ -57,14 +57,17 @@ def buffers(evidence: Evidence) -> Iterator[AuditFinding]:
             drifting.append((name, known[-1]))
     if drifting:
         name, last = drifting[0]
-        line = evidence.first("DDP") or evidence.first("before step")
+        note = evidence.first("DDP") or evidence.first("before step")
+        writer = next((one.line for one in evidence.all("written") if one["role"] == "buffer"), None)
         yield AuditFinding(
             "buffers differ",
             Severity.WRONG,
             f"buffers drift apart: {listed([one for one, _ in drifting])}",
             f"at the end {short(name)} differs by {sketches.spread(list(last.values())):.1%} between ranks",
-            "convert BatchNorm to SyncBatchNorm, or keep DDP's broadcast_buffers=True",
-            line.line if line else None,
+            "all_reduce what is written into them on each rank"
+            if writer
+            else "convert BatchNorm to SyncBatchNorm, or keep DDP's broadcast_buffers=True",
+            writer or (note.line if note else None),
             tuple(last),
             None,
             short(name),
@@ -232,7 +235,7 @@ def resumed(evidence: Evidence) -> Iterator[AuditFinding]:
             old = {n["optimizer"] for n in earlier}
             if not later or not earlier or any(n["optimizer"] in old for n in later):  # it goes on, and resumes nothing
                 continue
-            if later[0]["kind"] != earlier[-1]["kind"]:
+            if later[0]["kind"] != earlier[-1]["kind"] or _own_names(later[0]) != _own_names(earlier[-1]):
                 continue
             yield from _compare_resumed(note, earlier, later)
             return
@@ -273,6 +276,11 @@ def _compare_resumed(load: Note, earlier: list[Note], later: list[Note]) -> Iter
             load.step,
             name,
         )
+
+
+def _own_names(step: Note) -> set[str]:
+    """The names of what is stepped, without those of the outermost modules: one that is made again has a number."""
+    return {(name or "").partition(".")[2] for name in step["names"]}
 
 
 def _restarted(earlier: list[Note], later: list[Note]) -> tuple[float, float] | None:

@@ -10,6 +10,7 @@ from worldsize.audit import sketches
 from worldsize.audit.finding import AuditFinding, Severity
 from worldsize.audit.notes import Note
 from worldsize.audit.rules.evidence import Evidence, listed, ranks_text, short
+from worldsize.source import Line
 
 _LOST = 0.9  # of a weight's elements with gradients, which steps leave as they are
 
@@ -17,8 +18,12 @@ _LOST = 0.9  # of a weight's elements with gradients, which steps leave as they 
 def kept(evidence: Evidence) -> Iterator[AuditFinding]:
     """Gradients that no step finds cleared, so that each adds to those of all steps before it."""
     for one in evidence.ranks:
-        notes = one.of("kept gradients")
-        if len(notes) > 1 and all(note["is_kept"] for note in notes):
+        by_optimizer: defaultdict[int, list[Note]] = defaultdict(list)
+        for note in one.of("kept gradients"):
+            by_optimizer[note["optimizer"]].append(note)
+        for notes in by_optimizer.values():
+            if len(notes) < 2 or not all(note["is_kept"] for note in notes):
+                continue
             name = next(filter(None, notes[0]["names"]), "")
             yield AuditFinding(
                 "never cleared",
@@ -59,6 +64,22 @@ def stopped(evidence: Evidence) -> Iterator[AuditFinding]:
         by_optimizer[note["optimizer"]].append(note)
     end = next((note["of"] for note in first.of("weights at the end")), {})
     for notes in by_optimizer.values():
+        rates = [max((group.get("lr", 1.0) for group in note["options"]), default=1.0) for note in notes]
+        num_zero = len(list(itertools.takewhile(lambda rate: rate == 0, reversed(rates))))
+        if any(rates) and num_zero > 2 and 4 * num_zero > len(rates):
+            schedule = next(iter(first.of("schedule")), None)
+            yield AuditFinding(
+                "stops changing",
+                Severity.SUSPICIOUS,
+                f"the learning rate is 0 in the last {num_zero} of {len(rates)} steps, which change nothing",
+                f"it has been {max(rates):g}" + (f"; {schedule['kind']} set it" if schedule else ""),
+                "make the schedule for as many steps as it is stepped: per batch or per epoch",
+                Line(*schedule["made"]) if schedule and schedule["made"] else notes[-num_zero].line,
+                tuple(one.rank for one in evidence.ranks),
+                notes[-num_zero].step,
+                "lr",
+            )
+            return
         if any(group.get("lr") == 0 for note in notes for group in note["options"]):
             continue
         still: dict[str, list[Note]] = {}
@@ -187,7 +208,22 @@ def schedules(evidence: Evidence) -> Iterator[AuditFinding]:
         for notes in by_number.values():
             # a schedule may be stepped after the last step, which counts for one that did not come
             counts = Counter(note.step for note in notes if note.step <= num_steps)
-            if len(notes) > 1 and not any(note["has_steps"] for note in notes) and len(one.of("before step")) > 1:
+            own = [note["num_steps"] for note in notes]  # of its optimizer
+            spans = [len({note.step for note in same}) for _, same in itertools.groupby(notes, _num_steps_before)]
+            if own[-1] and spans[-1] > 2 * max(spans[:-1], default=1) + 1:
+                yield AuditFinding(
+                    "schedule of no steps",
+                    Severity.WRONG,
+                    f"{notes[0]['kind']} changes the learning rate of an optimizer that takes no more steps",
+                    f"it was stepped in {spans[-1] - 1} steps since the last one of that optimizer; a different one "
+                    "took them",
+                    "make a new schedule with each new optimizer",
+                    notes[-1].line,
+                    (one.rank,),
+                    notes[-1].step,
+                    "lr",
+                )
+            elif len(notes) > 1 and not any(own) and len(one.of("before step")) > 1:
                 yield AuditFinding(
                     "schedule of no steps",
                     Severity.WRONG,
@@ -218,6 +254,10 @@ def schedules(evidence: Evidence) -> Iterator[AuditFinding]:
                 )
 
 
+def _num_steps_before(schedule: Note) -> int:
+    return schedule["num_steps"]
+
+
 def _counts_ranks(notes: list[Note]) -> bool:
     """Whether a library steps a schedule once for each rank's batch, and the schedule is long enough for that."""
     past = sum(note["is_past_end"] for note in notes)
@@ -228,4 +268,28 @@ def _are_consecutive(steps: list[int]) -> bool:
     return max(steps) - min(steps) == len(steps) - 1
 
 
-RULES = (kept, thrown_away, stopped, rounded, modes, drops, schedules)
+def defaults(evidence: Evidence) -> Iterator[AuditFinding]:
+    """Learning rates that are written to where no step reads them."""
+    for one in evidence.ranks:
+        by_optimizer: defaultdict[int, list[Note]] = defaultdict(list)
+        for note in one.of("before step"):
+            by_optimizer[note["optimizer"]].append(note)
+        for notes in by_optimizer.values():
+            written = {note["defaults"]["lr"] for note in notes if "lr" in note["defaults"]}
+            used = {group.get("lr") for note in notes for group in note["options"]}
+            if len(written) > 1 and not written & used:
+                made = evidence.made(notes[0]) or notes[0]
+                yield AuditFinding(
+                    "changes nothing",
+                    Severity.WRONG,
+                    f"learning rates are written to {notes[0]['kind']}.defaults, which its steps do not read",
+                    f"{len(written)} values were written; all steps used {', '.join(f'{rate:g}' for rate in used)}",
+                    'write to each group: for group in optimizer.param_groups: group["lr"] = rate',
+                    made.line,
+                    (one.rank,),
+                    notes[0].step,
+                    "lr",
+                )
+
+
+RULES = (kept, thrown_away, stopped, rounded, modes, drops, schedules, defaults)

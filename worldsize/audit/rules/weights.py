@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from worldsize.audit import sketches
 from worldsize.audit.finding import AuditFinding, Severity
 from worldsize.audit.rules.evidence import Evidence, is_equal, listed, ranks_text, short
+from worldsize.source import Line
 
 
 def starts(evidence: Evidence) -> Iterator[AuditFinding]:
@@ -20,14 +21,18 @@ def starts(evidence: Evidence) -> Iterator[AuditFinding]:
             different.append((name, of))
     if different and not evidence.is_expected:
         name, of = different[0]
-        line = evidence.first("before step") or evidence.first("loss")
+        note = evidence.first("before step") or evidence.first("loss")
+        seeds = [one for one in evidence.all("optimizer") if one["seeded"]]
+        is_by_seed = len({one["seed"] for one in seeds}) > 1
         yield AuditFinding(
             "different start",
             Severity.WRONG,
             f"ranks start from different weights: {listed([one for one, _ in different])}",
-            f"{short(name)} differs by {sketches.spread(list(of.values())):.0%} of its norm; its gradient is reduced",
-            "broadcast rank 0's weights before the first step, as DDP does",
-            line.line if line else None,
+            f"{short(name)} differs by {sketches.spread(list(of.values())):.0%} of its norm; its gradient is reduced"
+            + (", and this line seeds each rank differently" if is_by_seed else ""),
+            "broadcast rank 0's weights before the first step, as DDP does"
+            + (", or seed by rank only after the model has been made" if is_by_seed else ""),
+            Line(*seeds[0]["seeded"]) if is_by_seed else (note.line if note else None),
             tuple(of),
             1,
             short(name),
@@ -44,15 +49,19 @@ def drift(evidence: Evidence) -> Iterator[AuditFinding]:
     name, (step, of), (_, last) = min(drifted, key=lambda one: one[1][0])
     is_meant = not evidence.reduced
     note = evidence.first("before step")
+    gradients = [of for one, moments in evidence.gradients.items() for at, of in moments if at == step - 1]
+    is_after = bool(gradients) and all(is_equal(one) for one in gradients if len(one) > 1)
+    writer = evidence.written("weight", step) if is_after or not gradients else None
     yield AuditFinding(
         "weights differ",
         Severity.SUSPICIOUS if is_meant else Severity.WRONG,
         f"weights that were equal on {ranks_text(sorted(of))} drift apart: {listed([one for one, *_ in drifted])}",
         f"before step {step} {short(name)} differs by {sketches.spread(list(of.values())):.2g} of its norm, at the end "
-        f"by {sketches.spread(list(last.values())):.2g}",
+        f"by {sketches.spread(list(last.values())):.2g}"
+        + ("; this line writes into weights outside the optimizer's steps" if writer else ""),
         "reduce every gradient before the step, and step with the same state on all ranks; if ranks are meant to "
         "differ, say so: with worldsize.audit.expect_different()",
-        note.line if note else None,
+        writer or (note.line if note else None),
         tuple(of),
         max(1, step - 1),
         short(name),
