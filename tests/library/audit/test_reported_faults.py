@@ -721,13 +721,14 @@ def scales_a_gradient_in_a_hook():
 def joins_with_uneven_batches():
     model = DDP(network())
     optimizer = sgd(model.parameters())
-    with model.join():
-        for step in range(6 + 2 * dist.get_rank()):
-            inputs, targets = batch(step, rows=4 if step == 7 else 8)
-            optimizer.zero_grad()
-            F.cross_entropy(model(inputs), targets).backward()
-            optimizer.step()
-    dist.all_reduce(torch.ones(1))
+    for epoch in range(2):
+        with model.join():
+            for step in range(6 + 2 * dist.get_rank()):
+                inputs, targets = batch(10 * epoch + step, rows=4 if step == 7 else 8)
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs), targets).backward()
+                optimizer.step()
+        dist.all_reduce(torch.ones(1))
 
 
 class ShardedSgd:

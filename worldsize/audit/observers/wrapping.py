@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed import fsdp
+from torch.distributed.algorithms.join import Join
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
@@ -55,6 +56,7 @@ class WrappingObserver:
         replace(stack, DistributedDataParallel, "no_sync", self._wrap_no_sync)
         replace(stack, DistributedDataParallel, "register_comm_hook", self._wrap_hook)
         replace(stack, fsdp, "fully_shard", self._wrap_fully_shard)
+        replace(stack, Join, "__init__", self._wrap_join)
 
     def enter(self, module: nn.Module) -> None:
         """Note an outermost forward pass of a module that DDP holds, if it is not DDP that calls it."""
@@ -152,6 +154,13 @@ class WrappingObserver:
             register(ddp, state, hooked)
 
         return registered
+
+    def _wrap_join(self, init: Callable[..., None]) -> Callable[..., None]:
+        def __init__(join: Any, *args: Any, **kwargs: Any) -> None:
+            self._notebook.say("join", line_of(sys._getframe(1)))
+            init(join, *args, **kwargs)
+
+        return __init__
 
     def _wrap_fully_shard(self, shard: Callable[..., Any]) -> Callable[..., Any]:
         def sharded(*args: Any, **kwargs: Any) -> Any:

@@ -128,17 +128,15 @@ def strides(evidence: Evidence) -> Iterator[AuditFinding]:
 
 def pairs(evidence: Evidence) -> Iterator[AuditFinding]:
     """Calls that pair up by luck: of a different step, or with a different tensor."""
-    last = {one.rank: max((n.step for n in one.of("before step")), default=0) for one in evidence.ranks}
+    may_differ = evidence.first("join") is not None  # it lets ranks take different numbers of steps
     for calls in _paired(evidence):
         first = calls[min(calls)]
         steps = {rank: call.step for rank, call in calls.items()}
-        if all(step > last[rank] > 0 for rank, step in steps.items()):  # at the end, where `join` lets ranks arrive
-            steps = dict.fromkeys(steps, first.step)
         names = {rank: call.get("name", "") for rank, call in calls.items()}
         are_weights = all(
             name.startswith("weight ") for name in names.values()
         )  # averaged, after steps of each rank's own
-        if len(set(steps.values())) > 1 and first["op"] in _PLAIN and not are_weights:
+        if len(set(steps.values())) > 1 and first["op"] in _PLAIN and not are_weights and not may_differ:
             late = [rank for rank, step in steps.items() if step != max(steps.values())]
             yield AuditFinding(
                 "paired by luck",
